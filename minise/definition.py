@@ -64,11 +64,11 @@ def pack(trunk: list[int], branches: list[list[int]]) -> tuple[Tensor, Tensor, T
     ends = []
     for number, branch in enumerate(branches, start=1):
         tokens += branch
-        # Section 4.2 (Eq. 4 and 5): each group's positions begin right after the question.
+        # Section 4.2, the position list (Eq. 5): each group begins right after the question.
         positions += range(len(trunk), len(trunk) + len(branch))
         owners += [number] * len(branch)
         ends.append(len(tokens) - 1)
-    # Section 4.1 (Eq. 3): a token sees the question and its own group, up to itself.
+    # Section 4.1, the mask (Eq. 3): a token sees the question and its own group, up to itself.
     owner = torch.tensor(owners)
     mask = ((owner == 0) | (owner == owner[:, None])).tril()
     return torch.tensor(tokens), torch.tensor(positions), mask, torch.tensor(ends)
@@ -85,7 +85,7 @@ def ask(model: Model, question: str, lists: Sequence[Sequence[str]]) -> list[Ten
     logits = model.decoder.logits(tokens, positions, mask)[ends]
     probabilities = []
     for choices, text, logits_V in zip(lists, texts, logits, strict=True):
-        # Section 4.3 (Eq. 6): softmax over the labels. A label's id is the prompt's next token.
+        # Section 4.3, the readout (Eq. 6): softmax over the labels, each the prompt's next token.
         labels = [model.ids(f"{text} {label}")[-1] for label in LABELS[: len(choices)]]
         probabilities.append(logits_V[labels].softmax(dim=-1))
     return probabilities
@@ -95,7 +95,7 @@ def self_ensemble(
     model: Model, question: str, choices: Sequence[str], m: int, N: int, key: str
 ) -> list[list[float]]:
     """For each choice its probabilities, one from each group that lists it; then those of the null
-    option. Section 3.2, step 3 (Eq. 2): the score of a choice, Pr(op_i), is their mean."""
+    option. Section 3.2, step 3, the mean (Eq. 2): it is the score of the choice, Pr(op_i)."""
     groups = draw_groups(len(choices), m, N, key)
     lists = [[*(choices[i] for i in group), NULL_OPTION] for group in groups]
     found: list[list[float]] = [[] for _ in [*choices, NULL_OPTION]]

@@ -263,7 +263,7 @@ def test_verify_runs_the_prompts_of_decide_and_the_proof_needs_no_weights(
     asked = ("verify", "--model", llama_folder, "--decisions", request_file, "--method", method)
     status, out, _ = run(capsys, *asked)
     assert status == 0
-    assert f" of {len(prompts.branches)} group prompts," in out
+    assert f" of {len(prompts.branches)} group prompts\n" in out
     assert out.endswith("no group sees another\n")
     status, out, _ = run(capsys, *asked, "--proof")
     assert status == 0
@@ -274,7 +274,7 @@ def test_verify_asks_by_presence_as_decide_does(
     capsys: Capture, llama_folder: Path, request_file: Path
 ) -> None:
     _, out, _ = run(capsys, "verify", "--model", llama_folder, "--decisions", request_file)
-    assert " of 11 group prompts," in out  # one for each option
+    assert " of 11 group prompts\n" in out  # one for each option
 
 
 @pytest.mark.parametrize("options", [(), ("--proof",)])

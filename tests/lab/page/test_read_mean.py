@@ -145,7 +145,7 @@ def test_mean_shows_the_scores_of_python(scene: View, lm: LocalModel) -> None:
     )
     for text, score in zip(shown, wanted.scores.tolist(), strict=True):
         assert text.startswith(f"{score:.1%} ± ")
-        assert text in str(scene.page.get_attribute("#mean-strip svg", "aria-label"))
+        assert text in str(scene.page.get_attribute("#mean-strip .marks", "aria-label"))
     assert scene.page.locator("#mean-strip circle").count() == 2 * 4
     said = f"After 2 trials the answer is {kept[wanted.prediction]}: "
     assert scene.page.inner_text("#mean-verdict").startswith(said)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from minise import LocalModel
 from minise.lab.serving.transformers import ConfigFacts, TransformersDecoder
-from minise.verify.verify import ABLATIONS, PACKED, SHARES, verify
+from minise.verify.verify import ABLATIONS, LATER, PACKED, verify
 from tests.reference.verify.cases import SHORT
 
 transformers = pytest.importorskip("transformers")
@@ -34,8 +34,8 @@ class TestAnotherLibrary:
         report = self.report(kind, pad_token_id=0)
         assert report.passed, report.failure
         assert (report.wide, report.influence.pairs) == ({}, 6)
-        assert report.tolerance == SHARES[torch.float32]
-        assert list(report.runs) == [*PACKED, *ABLATIONS]
+        assert 0 < report.tolerance < 1e-4  # of what rounding makes one position later
+        assert list(report.runs) == [*PACKED, *ABLATIONS, LATER]
         assert not report.runs["tree"].absolute.states.dim()
         for name in PACKED:
             assert report.runs[name].most < 1e-4 * report.runs["without-mask"].most
