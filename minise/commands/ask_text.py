@@ -71,9 +71,9 @@ def model_line(lm: LanguageModel, model: str, equal_bits: bool) -> str:
 
 
 def table(results: Sequence[MethodResult]) -> list[str]:
-    """The question, and a row for each choice: its score by each method (Eq. 2; of one prompt its
-    probability), with the standard error in points (±) where it has one, and as a bar. What a
-    method predicts is marked."""
+    """The question, and a row for each choice: its score by each method, which is the mean (Eq. 2),
+    of one prompt its probability; the standard error in points (±), where it has one; and a bar.
+    What a method predicts is marked."""
     question = results[0].question
     can_print_block = "█".encode(sys.stdout.encoding or "ascii", "replace") != b"?"
     block = "█" if can_print_block else "#"
