@@ -1,6 +1,6 @@
 """A tree of tokens, the state that flows along its edges, and the mask that says both.
 
-    python -m tools.draw_state    writes docs/recurrent.png, and docs/recurrent-dark.png
+python -m tools.draw_state    writes docs/recurrent.png, and docs/recurrent-dark.png
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def draw_tree(axes: Axes, layout: Layout) -> None:
         axes.text(*places[row], WORDS[layout.tokens[row]], ha="center", va="center", zorder=3)
         if parent >= 0:
             line(axes, places[parent], places[row], COLOURS[2], "-")
-    leaving = [row for row, parent in enumerate(layout.parents.tolist()) if parent not in (row - 1,)]
+    leaving = [
+        row for row, parent in enumerate(layout.parents.tolist()) if parent not in (row - 1,)
+    ]
     for row in leaving:
         line(axes, places[row - 1], places[row], OTHER, ":")
     axes.text(0, -1.25, "state along the path", color=COLOURS[2])
@@ -70,7 +72,11 @@ def draw_mask(axes: Axes, layout: Layout) -> None:
             colour = COLOURS[2] if is_parent else COLOURS[0]
             axes.add_patch(
                 matplotlib.patches.Rectangle(
-                    (column - 0.45, row - 0.45), 0.9, 0.9, color=colour, alpha=1 if is_parent else 0.45
+                    (column - 0.45, row - 0.45),
+                    0.9,
+                    0.9,
+                    color=colour,
+                    alpha=1 if is_parent else 0.45,
                 )
             )
     words = [WORDS[token] for token in layout.tokens]

@@ -62,9 +62,7 @@ def record(decoder: Decoder, attention: bool = False) -> Iterator[Recording]:
         by_mask = True
         return watched(real_reader(*given))
 
-    def run(
-        tokens: Tensor, positions: Tensor, attend: Attend, *rest: Any, **named: Any
-    ) -> Tensor:
+    def run(tokens: Tensor, positions: Tensor, attend: Attend, *rest: Any, **named: Any) -> Tensor:
         nonlocal by_mask
         if not by_mask:  # an attend of the caller's own
             attend = watched(attend)
