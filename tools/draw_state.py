@@ -32,7 +32,7 @@ def draw() -> Figure:
 
 
 def draw_tree(axes: Axes, layout: Layout) -> None:
-    """Each token at its depth, with an arrow from its parent; and the way that a plain row takes."""
+    """Each token at its depth, an arrow from its parent, and the way that a plain row takes."""
     axes.set_title("A state begins where the parent's ended")
     text_colour = matplotlib.rcParams["text.color"]
     places = [(depth, HEIGHTS[row]) for row, depth in enumerate(layout.positions.tolist())]
