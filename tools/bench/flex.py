@@ -19,6 +19,7 @@ class FlexDecoder(Decoder):
         nn.Module.__init__(self)
         self.config = plain.config
         self.model = plain.model
+        self.rotary = plain.rotary
         self.lm_head = plain.lm_head
         self.flex = torch.compile(flex_attention)
 
