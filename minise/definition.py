@@ -85,7 +85,7 @@ def ask(model: Model, question: str, lists: Sequence[Sequence[str]]) -> list[Ten
     logits = model.decoder.logits(tokens, positions, mask)[ends]
     probabilities = []
     for choices, text, logits_V in zip(lists, texts, logits, strict=True):
-        # Section 4.3, the readout (Eq. 6): softmax over the labels, each the prompt's next token.
+        # Section 4.3, the readout (Eq. 6): softmax over the labels. " A" is one more token.
         labels = [model.ids(f"{text} {label}")[-1] for label in LABELS[: len(choices)]]
         probabilities.append(logits_V[labels].softmax(dim=-1))
     return probabilities
@@ -144,7 +144,7 @@ class Decoder:
         return x @ self.weights.get("lm_head.weight", embedding).T  # without one, it is tied
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        """RMSNorm: x by the root of its mean square, times a weight."""
+        """RMSNorm: x divided by the root of its mean square, times a weight."""
         mean_square = x.square().mean(dim=-1, keepdim=True)
         size = (mean_square + self.config.get("rms_norm_eps", 1e-6)).sqrt()
         return x / size * self.weights[f"{name}.weight"]
@@ -188,14 +188,14 @@ class Decoder:
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
     def frequencies(self) -> Tensor:
-        """Radians a position, of each pair of numbers: (h / 2,). config.json has two spellings."""
+        """Radians per position, one for each pair: (h / 2,). Config files spell it in two ways."""
         rope = self.config.get("rope_parameters") or self.config.get("rope_scaling") or {}
         theta = rope.get("rope_theta") or self.config.get("rope_theta") or 10000.0
         frequency = theta ** (-torch.arange(0, self.head_dim, 2).double() / self.head_dim)
         kind = rope.get("rope_type", rope.get("type"))
         if kind == "linear":
             frequency = frequency / rope["factor"]
-        if kind == "llama3":  # slow pairs turn slower by the factor, fast ones as before
+        if kind == "llama3":  # slow pairs turn slower by the factor, with a ramp
             turns = frequency * rope["original_max_position_embeddings"] / (2 * torch.pi)
             low, high = rope["low_freq_factor"], rope["high_freq_factor"]
             kept = ((turns - low) / (high - low)).clamp(0, 1)
@@ -207,7 +207,7 @@ class Decoder:
         config = self.config
         window = config.get("sliding_window", 4096)
         has_window = config["model_type"] == "mistral"  # in all layers
-        if config.get("use_sliding_window"):  # Qwen: in the layers that the file names
+        if config.get("use_sliding_window"):  # Qwen: from a layer on, or in those that are named
             has_window = layer >= config.get("max_window_layers", 28)
             if config.get("layer_types"):
                 has_window = config["layer_types"][layer] == "sliding_attention"
