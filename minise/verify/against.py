@@ -24,7 +24,7 @@ from minise.layout import causal_mask
 from minise.lm import LocalModel
 from minise.model import Decoder
 from minise.prompts import Prompts
-from minise.verify.comparison import TINY
+from minise.verify.comparison import TINY, size_of_rows
 from minise.verify.recording import own_decoder
 
 # Of a row's size, so far a right decoder may be from the definition. Seen of the shipped models,
@@ -176,20 +176,24 @@ def hold_prompt(
     x = definition.embed(tokens)
     done = 0
 
-    def after_layer(*_: Any) -> None:
+    def run_layer(*_: Any) -> None:
         nonlocal x, done
+        if done == definition.layers:  # the decoder runs more: its logits are compared
+            return
         with watched(definition, comparison):
             x = definition.layer(done, x, positions, mask)
         x = comparison.of_layer(done, x)
         done += 1
 
     with kept_values(decoder, comparison.given):
-        hooks = [layer.register_forward_hook(after_layer) for layer in decoder.model.layers]
+        hooks = [layer.register_forward_hook(run_layer) for layer in decoder.model.layers]
         try:
             hidden = decoder(tokens, positions, mask)
         finally:
             for hook in hooks:
                 hook.remove()
+    while done < definition.layers:  # those that the decoder left out
+        run_layer()
     with watched(definition, comparison):
         logits = definition.read_out(x)
     comparison.of_logits(logits, decoder.logits(hidden))
@@ -214,35 +218,40 @@ class Comparison:
         values = self.given.pop(name, None)
         if values is None:
             return expected
-        if not values:
-            self.did_not_run = self.did_not_run or name
-            return expected
-        self.held.parts = largest(self.held.parts, self.differ(name, expected, values))
-        if self.goes_on or sum(value.numel() for value in values) != expected.numel():
-            return expected
-        return torch.cat([value.flatten() for value in values]).double().view(expected.shape)
+        found, far = self.compare(name, expected, values)
+        self.held.parts = largest(self.held.parts, far)
+        return found
 
     def of_layer(self, layer: int, expected: Tensor) -> Tensor:
         """Compare the stream after a layer. Returns what the definition goes on from."""
         name = f"model.layers.{layer}"
-        values = self.given.pop(name)
-        far = self.differ(name, expected, values)
+        found, far = self.compare(name, expected, self.given.pop(name))
         self.held.layers[layer] = largest(self.held.layers[layer], far)
-        return expected if self.goes_on else values[0][0].double()
+        return found
 
     def of_logits(self, expected: Tensor, given: Tensor) -> None:
-        self.held.logits = largest(self.held.logits, self.differ("logits", expected, [given]))
+        far = self.differ("logits", expected, given.flatten().double())
+        self.held.logits = largest(self.held.logits, far)
 
-    def differ(self, name: str, expected: Tensor, values: list[Tensor]) -> float:
-        """The largest difference of a token's row, as a part of its size. `values`: the decoder's,
-        perhaps in pieces of so many tokens each. If it is the first beyond the limit, it is
-        kept."""
-        wanted_TN = expected.flatten(1)
+    def compare(self, name: str, expected: Tensor, values: list[Tensor]) -> tuple[Tensor, float]:
+        """What the definition goes on from, and how far the decoder's values are off: those of all
+        tokens, perhaps in pieces of so many tokens each; none, if the part did not run."""
+        if not values:
+            self.did_not_run = self.did_not_run or name
+            return expected, 0.0
         found = torch.cat([value.flatten() for value in values]).double()
+        far = self.differ(name, expected, found)
+        if self.goes_on or found.numel() != expected.numel():
+            return expected, far
+        return found.view(expected.shape), far
+
+    def differ(self, name: str, expected: Tensor, found: Tensor) -> float:
+        """The largest difference of a token's row, as a part of its size. found: the decoder's
+        values in one row, float64. If it is the first beyond the limit, it is kept."""
+        wanted_TN = expected.flatten(1)
         if found.numel() == wanted_TN.numel():
             apart_TN = found.view(wanted_TN.shape) - wanted_TN
-            sizes_T = wanted_TN.square().mean(dim=1).sqrt().clamp(min=TINY)
-            far_T = apart_TN.square().mean(dim=1).sqrt() / sizes_T
+            far_T = size_of_rows(apart_TN) / size_of_rows(wanted_TN).clamp(min=TINY)
         else:
             far_T = torch.full((len(wanted_TN),), math.inf)
         is_far_T = ~(far_T <= self.held.limit)  # a NaN, too
@@ -265,7 +274,7 @@ def kept_values(decoder: Decoder, given: dict[str, list[Tensor]]) -> Iterator[No
 
     def keep(_: Any, inputs: Any, output: Any, name: str) -> None:
         if isinstance(output, Tensor):
-            given[name].append(output)
+            given.setdefault(name, []).append(output)  # compared already, if it runs again
 
     hooks = []
     for name, module in decoder.named_modules():

@@ -221,3 +221,33 @@ def test_without_a_definition_nothing_is_claimed_of_the_decoder(
     text = as_text("mine", "float64", report)
     assert "No definition of this decoder is known" in text
     assert text.endswith("no group sees another; the decoder itself was held against nothing")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "order",
+    [[0, 1], [1, 2, 0], [0, 1, 1]],
+    ids=["without the last", "another order", "one twice"],
+)
+def test_the_layers_that_run_must_be_those_of_the_definition(
+    model: Models, monkeypatch: Patch, order: list[int], dtype: torch.dtype
+) -> None:
+    """All engines leave the same layer out, so they agree."""
+    real_run, real_iter = Decoder.run, torch.nn.ModuleList.__iter__
+    running = []
+
+    def run(self: Decoder, *given: Any, **named: Any) -> Tensor:
+        running.append(True)
+        try:
+            return real_run(self, *given, **named)
+        finally:
+            running.pop()
+
+    def iterate(self: torch.nn.ModuleList) -> Any:
+        layers = list(real_iter(self))
+        return iter([layers[number] for number in order] if running else layers)
+
+    lm = model("llama", dtype)
+    monkeypatch.setattr(Decoder, "run", run)
+    monkeypatch.setattr(torch.nn.ModuleList, "__iter__", iterate)
+    assert not hold(lm, SHORT).passed
