@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import mean, stdev
 
 from minise.commands.counted import Counts
@@ -38,7 +39,7 @@ class MethodResult:
         """Choices in the largest group."""
         return max(len(group.choices) for group in self.answer.groups)
 
-    @property
+    @cached_property  # asked for in every row of the table
     def standard_errors(self) -> list[float] | None:
         """The standard error of each choice's score; None where one has none."""
         errors = []

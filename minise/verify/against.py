@@ -86,6 +86,10 @@ def in_words(part: str) -> str:
     return f"layer {layer}, {CALLED.get(inside[-1], '.'.join(inside))}"
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 @dataclass
 class Held:
     """How far a decoder in `dtype` is from the definition, over `prompts` prompts: the largest

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from minise.loading.machine import environment, instructions, processor
-from minise.verify.against import Held
+from minise.verify.against import Held, dtype_name
 from minise.verify.comparison import ABLATIONS, PACKED, Difference, Gaps
 from minise.verify.verify import FACTOR, LATER, SAME, Verification
 
@@ -53,10 +53,6 @@ def held_json(held: Held) -> dict[str, Any]:
         "logits": held.logits,
         "first": None if held.passed else str(held.first),
     }
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def key(name: str) -> str:

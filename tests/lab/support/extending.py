@@ -94,15 +94,9 @@ def write_olmo2(folder: Path) -> Path:
         layer = f"model.layers.{number}"
         shapes[f"{layer}.post_attention_layernorm"] = (32,)
         shapes[f"{layer}.post_feedforward_layernorm"] = (32,)
-        shapes[f"{layer}.self_attn.q_proj"] = (32, 32)
-        shapes[f"{layer}.self_attn.k_proj"] = (16, 32)
-        shapes[f"{layer}.self_attn.v_proj"] = (16, 32)
-        shapes[f"{layer}.self_attn.o_proj"] = (32, 32)
+        shapes |= matrices(layer, queries=32, keys=16)
         shapes[f"{layer}.self_attn.q_norm"] = (32,)
         shapes[f"{layer}.self_attn.k_norm"] = (16,)
-        shapes[f"{layer}.mlp.gate_proj"] = (48, 32)
-        shapes[f"{layer}.mlp.up_proj"] = (48, 32)
-        shapes[f"{layer}.mlp.down_proj"] = (32, 48)
     return write_random(folder, shapes, OLMO2)
 
 
@@ -113,21 +107,29 @@ def write_gemma3(folder: Path) -> Path:
         layer = f"model.layers.{number}"
         for norm in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
             shapes[f"{layer}.{norm}_layernorm"] = (32,)
-        shapes[f"{layer}.self_attn.q_proj"] = (48, 32)
-        shapes[f"{layer}.self_attn.k_proj"] = (24, 32)
-        shapes[f"{layer}.self_attn.v_proj"] = (24, 32)
-        shapes[f"{layer}.self_attn.o_proj"] = (32, 48)
+        shapes |= matrices(layer, queries=48, keys=24)
         shapes[f"{layer}.self_attn.q_norm"] = (12,)
         shapes[f"{layer}.self_attn.k_norm"] = (12,)
-        shapes[f"{layer}.mlp.gate_proj"] = (48, 32)
-        shapes[f"{layer}.mlp.up_proj"] = (48, 32)
-        shapes[f"{layer}.mlp.down_proj"] = (32, 48)
     return write_random(folder, shapes, GEMMA3)
+
+
+def matrices(layer: str, queries: int, keys: int) -> dict[str, tuple[int, ...]]:
+    """Of attention and MLP; the stream has 32 numbers, all queries of a token have so many."""
+    return {
+        f"{layer}.self_attn.q_proj": (queries, 32),
+        f"{layer}.self_attn.k_proj": (keys, 32),
+        f"{layer}.self_attn.v_proj": (keys, 32),
+        f"{layer}.self_attn.o_proj": (32, queries),
+        f"{layer}.mlp.gate_proj": (48, 32),
+        f"{layer}.mlp.up_proj": (48, 32),
+        f"{layer}.mlp.down_proj": (32, 48),
+    }
 
 
 def write_random(
     folder: Path, shapes: dict[str, tuple[int, ...]], config: dict[str, object]
 ) -> Path:
+    """A checkpoint of random tensors of these shapes, with tiny-llama's tokenizer."""
     random = torch.Generator().manual_seed(0)
     tensors = {}
     for name, shape in shapes.items():

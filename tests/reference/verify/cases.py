@@ -11,6 +11,7 @@ from torch import Tensor
 from minise import LanguageModel, LocalModel, Prompts, Question, SelfEnsemble
 from minise.engines import ENGINES, Engine
 from minise.verify.comparison import ABLATIONS, PACKED
+from minise.verify.verify import Verification
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SHIPPED = Path(__file__).parents[3] / "weights" / "tiny-llama"
@@ -24,6 +25,16 @@ class Models(Protocol):
     def __call__(
         self, name: str, dtype: torch.dtype = torch.float64, equal_bits: bool = False
     ) -> LocalModel: ...
+
+
+def fails_by_numbers(report: Verification) -> None:
+    """By those of the decoder beside its definition, or of the packed runs beside the separate
+    ones, and this is said."""
+    are_same = all(map(report.same, PACKED))
+    is_defined = all(held.passed for held in report.held)
+    assert not (are_same and is_defined)
+    wanted = "not its definition" if not is_defined else "not the numbers of the separate runs"
+    assert wanted in str(report.failure)
 
 
 def prompts_of(prefix: list[int], branches: list[list[int]], labels: list[int]) -> Prompts:
