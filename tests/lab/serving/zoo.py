@@ -244,7 +244,7 @@ def judge(folder: Path, name: str) -> Row:
     why = unknown_part(lm.decoder.model)
     errors = []
     for passes in (FROM_SHORT, FROM_LONG) if why is None else (PASSES,):
-        fresh = replace(lm, engine="tree", packing=PackedSoFar(name, given_up=why is not None))
+        fresh = replace(lm, packing=PackedSoFar(name, given_up=why is not None))
         for prompts in passes:
             right = alone[PASSES.index(prompts)]
             errors.append(error_of_packing(fresh.hidden_at_ends(*prompts), right))
