@@ -66,7 +66,7 @@ def test_it_answers_verifies_explains_and_checks_outside_of_the_checkout(
     def minise(*words: str) -> str:
         return shown(programs / "minise", *words, cwd=tmp_path, PYTHONPATH=str(borrowed))
 
-    assert "Usage: minise" in minise("--help")
+    assert "usage: minise" in minise("--help")
     assert "\nSelf-Ensemble answers: Ottawa (right)\n" in minise("ask")
     assert "passed" in minise("verify")
     minise("explain", "-o", "page.html")
