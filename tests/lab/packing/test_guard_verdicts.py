@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import minise
+from minise.lab.packing.changes import groups
 from minise.lab.packing.guard import Guard
-from minise.lab.packing.running import groups
 from minise.layout import causal_mask
 
 transformers = pytest.importorskip("transformers")

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 import minise
-from minise.lab.packing.judging import CAUSAL
+from minise.lab.packing.mistakes import CAUSAL
 
 pytestmark = [
     pytest.mark.slow,
