@@ -36,7 +36,7 @@ LENGTHS = [7, 5, 9]
 LONG = [4, 22, 3]  # one is longer than mistral's window of 16
 TRUNK, BRANCHES = 6, [5, 3, 4]
 MOST = 1e-3  # of a token's logits, a loss or a gradient, in float32
-LIMIT = 2  # of a gradient's distance in bfloat16, in what rounding does to it
+LIMIT = 0.8  # of a gradient's distance in bfloat16, in what rounding does to it
 FLASH_NAMES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
