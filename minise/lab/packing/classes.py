@@ -18,6 +18,7 @@ from typing import Any
 from minise.lab.packing.conditions import way_of
 from minise.lab.packing.formats import Finding, need
 from minise.lab.packing.packing import Packing
+from minise.lab.packing.recurrent import is_recurrent, of_recurrent
 
 TABLE = Path(__file__).with_name("classes.json")
 FLASH = "flash_attention_2"
@@ -83,6 +84,8 @@ def of_model(p: Packing, model: Any, call: Call) -> OfModel:
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if hasattr(model, "get_base_model"):  # and peft
         model = model.get_base_model()
+    if is_recurrent(model):
+        return OfModel(*of_recurrent(type(model).__name__, p))
     config: Any = getattr(model, "config", None)
     attention: Any = getattr(config, "_attn_implementation", None)
     need(attention, "model: is none of transformers with a config; leave it out, or run it (guard)")

@@ -22,6 +22,7 @@ from minise.lab.packing.caller import place_of_call
 from minise.lab.packing.calls import Document, Model, PackedRow
 from minise.lab.packing.changes import bits_vary, moved_by_positions, touched_by_others
 from minise.lab.packing.judging import check
+from minise.lab.packing.recurrent import layer_that_carries
 from minise.lab.packing.rounding import NUDGES, Apart, Rounding, distances
 
 ALONE = 3  # documents that run alone, at most
@@ -182,6 +183,7 @@ def explained(model: Model, call: dict[str, Any], document: Document, row: Packe
         said_by = [name for name in ("attention_mask", "cu_seqlens") if name in fields]
         source = [*said_by, "position_ids"][0]
         lines.append(f"the row is right, and the model does not go by its {source}")
+        lines += layer_that_carries(model.module, call, alone_of(call, document), document)
     row_alone = replace(report, conditions=())  # the model was run
     lines.append(f"the given row: {row_alone}")
     return "\n".join(lines)
