@@ -16,7 +16,6 @@ from minise import (
     LocalModel,
     Question,
     explain,
-    generate,
     load,
     packed_loss,
     record,
@@ -107,6 +106,15 @@ def test_a_top_layer_with_a_state_gives_the_rows_that_are_asked_for() -> None:
     rows = decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
     assert gap(rows, whole[layout.ends]) < 1e-12
     assert gap(rows, separate(decoder, *prompts_of(4))) < 1e-12
+
+
+def test_texts_under_one_mask_run_side_by_side(lm: LocalModel) -> None:
+    """As in training: a batch of texts, whose paths are found once."""
+    tokens = torch.arange(5, 245).view(3, 80)
+    together = lm.decoder(tokens, torch.arange(80), causal_mask(80))
+    for row, text in zip(together, tokens, strict=True):
+        alone = lm.decoder(text, torch.arange(80), causal_mask(80))
+        assert (row - alone).abs().max() <= 1e-12
 
 
 def test_a_mask_that_is_no_tree_is_refused_in_one_line(lm: LocalModel) -> None:
@@ -294,5 +302,3 @@ def prompts_to_verify(lm: LocalModel) -> Prompts:
 def test_what_it_does_not_do_is_refused_in_one_line(lm: LocalModel, question: Question) -> None:
     with pytest.raises(InputError, match="a state has them already"):
         explain(lm, question)
-    with pytest.raises(InputError, match="writes no text here"):
-        generate(lm, [[1, 2, 3]], max_new_tokens=2)
