@@ -44,6 +44,6 @@ class AlongPaths:
 
 def along_each(mask_BTT: Tensor) -> list[Along]:
     """How each sequence runs. Raises InputError for a mask that is no tree."""
-    if (mask_BTT == mask_BTT[0]).all():
+    if (mask_BTT == mask_BTT[0]).all():  # one object for all: such a batch runs side by side
         return [AlongPaths(paths_of(mask_BTT[0]))] * len(mask_BTT)
     return [AlongPaths(paths_of(mask_TT)) for mask_TT in mask_BTT]

@@ -1,7 +1,7 @@
 """The same rule without a state for each token: weights under the mask, as in attention.
 
-Let G[i] be the sum of the decays g along the path of token i: the mask times g. What an ancestor j
-wrote has faded by exp(G[i] - G[j]) when i reads it. With
+Let G[i] be the sum of the log decays g (0 or less) along the path of token i, itself included: the
+mask times g. What an ancestor j wrote has faded by exp(G[i] - G[j]) when i reads it. With
 
     decay[i, j] = exp(G[i] - G[j])  if mask[i, j], else 0
 
@@ -18,10 +18,11 @@ a triangular system (DeltaNet's, arXiv 2406.06484; gated, 2412.06464). Only the 
 row is a tree: under a causal mask this is the form of a single prompt.
 
 It runs in chunks of rows. A chunk solves its own corner of the system, after it has read from the
-rows before: from those behind the trunk one by one under the mask, and from the trunk, which all
+rows before: from those after the trunk one by one under the mask, and from the trunk, which all
 later tokens continue, as from one state. This state is carried from chunk to chunk of the trunk, so
-that a long beginning costs what it costs in a recurrent layer. G counts from the state on, and is
-subtracted in float64: it grows along a path, and a difference may be small.
+that a long beginning costs what it costs in a recurrent layer. In a chunk of the trunk G begins at
+the chunk, after the trunk at its end: there the state is that a row continues. G is subtracted in
+float64: its size grows along a path, and a difference may be small.
 
 Dimension legend: T tokens in one sequence; C rows of a chunk; S earlier rows that it reads; H
 heads; k, v sizes of a key and a value; n is 1 (a decay for a head) or k (one for each channel).
@@ -45,18 +46,19 @@ def by_chunks(
     g_HTn = g_THn.transpose(0, 1).double()
     H, n = g_HTn.shape[0], g_HTn.shape[2]
     state_Hkv: Tensor | None = None  # after the chunks of the trunk that have run
-    # Of the rows behind the trunk that have run. The first of the sums is that of the trunk's end.
+    # G and u of the rows after the trunk that have run. sums[0] is G at the trunk's end, 0: so what
+    # is counted from there has its place in `sums` one later, and in `written` at its number.
     sums = [g_HTn.new_zeros(H, 1, n)]
     written: list[Tensor] = []
     outs = []
     for chunk in paths.chunks:
         q_HCk, k_HCk = q_HTk[:, chunk.rows], k_HTk[:, chunk.rows]
         G_HCn = chunk.own_CC.double() @ g_HTn[:, chunk.rows]
-        if not chunk.in_trunk:
+        if not chunk.in_trunk:  # a path is its ancestors before the chunk, then those in it
             G_HCn = G_HCn + torch.cat(sums, dim=1)[:, chunk.before_C + 1]
             sums.append(G_HCn)
 
-        # What the rows find and read of earlier ones: of the trunk, then of those behind it.
+        # What the rows find and read of earlier ones: of the trunk, then of those after it.
         found_HCv: Tensor | float = 0.0
         out_HCv: Tensor | float = 0.0
         if state_Hkv is not None:

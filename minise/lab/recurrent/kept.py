@@ -74,6 +74,9 @@ class GoingOn:
     def taps(self, count: int) -> Tensor:
         """As Paths.taps, into the T inputs, then the kept ones, n - 1 of each token and zeros where
         there is none."""
+        # The inputs lie as [T of these tokens, then n - 1 for each kept state, the latest last].
+        # back: how many tokens before the path's first one a tap lies, less 1. Where it is negative
+        # the tap is one of the T, and the place computed here is not taken.
         T = len(self.begins_T)
         own_TN = self.paths.taps(count)
         back_TN = torch.arange(count, device=own_TN.device) - self.paths.depths[:, None] - 1

@@ -31,12 +31,13 @@ CHUNK = 64  # rows
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Rows that are computed at once, and the earlier ones that they read. In the trunk a chunk
-    reads nothing but the state before it; behind it, that at its end, and more.
+    """Rows that are computed at once, and the earlier ones that they read. A chunk of the trunk
+    reads the state before it, and no rows. A chunk after the trunk reads the state at the trunk's
+    end, and rows between the trunk and itself: they are counted from the trunk's end, from 0.
 
-    own_CC: which rows of the chunk a row sees. earlier_S: the rows behind the trunk and before the
-    chunk that one of its rows sees; seen_CS: which of them. before_C: the last one that a row sees,
-    counted from the trunk's end; -1 if there is none.
+    own_CC: which rows of the chunk a row sees. earlier_S: those rows between that some row of the
+    chunk sees; seen_CS: which row sees which of them. before_C: the last of them that a row sees;
+    -1 if it sees none.
     """
 
     rows: slice
@@ -75,10 +76,10 @@ class Paths:
     @cached_property
     def trunk(self) -> int:
         """So many first tokens, in whole chunks, are one chain that all later tokens continue."""
-        T = len(self.mask)
+        # Multiplied from the last row up: at [t, t] stands whether t and all later rows see t.
         seen_by_all_later = self.mask.flip(0).cumprod(dim=0, dtype=torch.uint8).flip(0).diagonal()
         length = int(seen_by_all_later.cumprod(dim=0).sum())
-        return min(length, T) // CHUNK * CHUNK
+        return length // CHUNK * CHUNK
 
     @cached_property
     def chunks(self) -> list[Chunk]:

@@ -9,7 +9,8 @@ Module and parameter names are the checkpoint's own. Sources: the family's code 
 library (5.23), and for the rule arXiv 2412.06464.
 
 Dimension legend: that of minise/model.py; C channels of the convolution, n its taps, k and v sizes
-of a recurrent head's key and value. Next to read: qwen35_config.py, which reads the config.json.
+of a recurrent head's key and value. qwen35_config.py reads the config.json; next to read:
+definition.py.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class GatedDeltaNet(nn.Module):
 
     def forward(self, x_BTD: Tensor, seen: Seen, rows: Tensor | None) -> Tensor:
         first = seen.along[0]
-        if all(along is first for along in seen.along):
+        if all(along is first for along in seen.along):  # as along_each has it for equal masks
             read_BTHv = self.read(x_BTD, first)
         else:
             outs = []

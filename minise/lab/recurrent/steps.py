@@ -74,7 +74,9 @@ def each_depth(
 ) -> Iterator[Depth]:
     """The rule, from states before the first tokens. begins: from which of these a token without a
     parent continues."""
-    place = begins_T.clone()  # where each token's state lies among those of its depth
+    # Where the state that a token continues lies: of a first token among those given; of another
+    # its parent's, among those of the depth before.
+    place = begins_T.clone()
     states_RHkv = first_SHkv
     for depth in range(int(paths.depths.max()) + 1):
         rows = (paths.depths == depth).nonzero().flatten()
