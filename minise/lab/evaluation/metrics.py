@@ -69,7 +69,13 @@ def scored(answers: Sequence[SavedAnswer]) -> pd.DataFrame:
     edges = np.linspace(0, 1, BINS + 1)
     frame["bin"] = np.searchsorted(edges[1:-1], f)
     frame["nll"] = -np.log(np.maximum(frame.right_p, SMALLEST))
-    frame["matched_nll"] = matched(answers, frame.cluster.to_numpy())
+    K = max(len(answer.normalized) for answer in answers)
+    p_of_all = np.zeros((len(answers), K))
+    for row, answer in zip(p_of_all, answers, strict=True):
+        row[: len(answer.normalized)] = answer.normalized
+    log_p = matched(p_of_all, frame.answer.to_numpy(), frame.cluster.to_numpy())
+    rows = np.arange(len(answers))
+    frame["matched_nll"] = -log_p[rows, frame.answer]
     frame["brier"] = frame.squares - 2 * frame.right_p + 1
 
     # Of the other seeds of a question, the share with another prediction.
@@ -79,39 +85,37 @@ def scored(answers: Sequence[SavedAnswer]) -> pd.DataFrame:
     return frame
 
 
-def matched(answers: Sequence[SavedAnswer], cluster: NDArray[np.int64]) -> Array:
-    """Each answer's -log p(answer) at the temperature that is best on the other folds (n,)."""
-    n = len(answers)
-    K = max(len(answer.normalized) for answer in answers)
-    log_p = np.full((n, K), -np.inf)
-    for row, answer in zip(log_p, answers, strict=True):
-        row[: len(answer.normalized)] = np.log(np.maximum(answer.normalized, SMALLEST))
-    choices = np.array([answer.answer for answer in answers])
-    right = log_p[np.arange(n), choices]
-    top = log_p.max(axis=1)
+def matched(p: Array, right: NDArray[np.int64], cluster: NDArray[np.int64]) -> Array:
+    """The logarithm of p ** (1 / T), normalised, with the T that is best on the other folds (n, K).
+    p: (n, K), 0 where there is no such choice; scores, and scores divided by their sum, give the
+    same. right: the right choices (n,). cluster: numbers from 0 (n,)."""
+    rows = np.arange(len(p))
+    log_p = np.log(p, out=np.full(p.shape, -np.inf), where=p > 0)
+    log_p[rows, right] = np.log(np.maximum(p[rows, right], SMALLEST))
+    log_p -= log_p.max(axis=1, keepdims=True)
 
-    def losses(sharper: float, some: NDArray[np.bool_]) -> Array:
-        """`sharper` is log(1 / T). As a function of 1 / T each loss is convex."""
-        b = np.exp(sharper)
-        spread = np.exp(b * (log_p[some] - top[some, None])).sum(axis=1)
-        return np.asarray(np.log(spread) - b * (right[some] - top[some]))
+    def sharpened(sharper: float, some: NDArray[np.bool_]) -> Array:
+        """`sharper` is log(1 / T)."""
+        scaled = np.exp(sharper) * log_p[some]
+        return np.asarray(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True)))
 
     def objective(sharper: float, some: NDArray[np.bool_]) -> float:
+        losses = -sharpened(sharper, some)[np.arange(some.sum()), right[some]]
         # Without the prior of log T a cell that is all right would have T = 0.
         clusters = len(np.unique(cluster[some]))
         prior = sharper**2 / (8 * clusters)
-        return float(losses(sharper, some).mean() + prior)
+        return float(losses.mean() + prior)
 
     order = np.random.Generator(np.random.PCG64(0)).permutation(cluster.max() + 1)
     folds = (order % FOLDS)[cluster]
-    result = np.full(n, np.nan)
+    result = np.full(p.shape, np.nan)
     for fold in np.unique(folds):
         others = folds != fold
         if others.any():
             best = minimize_scalar(
                 objective, bounds=(-5, 5), args=(others,), options={"xatol": 1e-8}
             )
-            result[~others] = losses(best.x, ~others)
+            result[~others] = sharpened(best.x, ~others)
     return result
 
 
