@@ -1,7 +1,7 @@
 """The quality of a method's answers and of its confidence, with bootstrap intervals.
 
-A cell is the answers of one method to one task. The confidence f of an answer is the probability
-of the choice that it predicts.
+A cell is the answers of one method to one task. The confidence f of an answer is the score of the
+choice that it predicts: the paper's final probability, Eq. 2's mean.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,11 @@ RESAMPLES_AT_ONCE = 100
 FOLDS = 5  # of the clusters, for the temperature of matched_nll
 # The answer has probability 0 if no group held it. One such question would make the mean infinite.
 SMALLEST = 1e-12
-SHARES = ("accuracy", "under", "over", "flips")
+OTHER_SCALES = ("normalized_under", "normalized_over", "matched_under", "matched_over")
+SHARES = ("accuracy", "under", "over", *OTHER_SCALES, "flips")
 LOSSES = ("nll", "matched_nll", "brier")
 READ_OUT = ("confidence", "null", "on_labels")
-MEANS = ("accuracy", *LOSSES, "under", "over", "flips", "tokens", *READ_OUT, "seconds")
+MEANS = (*SHARES, *LOSSES, "tokens", *READ_OUT, "seconds")
 NAMES = (*MEANS, "ece", "auroc")
 Array = NDArray[np.float64]
 
@@ -47,7 +48,8 @@ def scored(answers: Sequence[SavedAnswer]) -> pd.DataFrame:
             "prediction": answer.prediction,
             "tokens": answer.tokens,
             "cluster": answer.cluster or f"\0{answer.id}",
-            "confidence": p[answer.prediction],
+            "confidence": answer.scores[answer.prediction],
+            "normalized": p[answer.prediction],
             "right_p": p[answer.answer],
             "squares": sum(x * x for x in p),
             "chance": 1 / len(p),
@@ -64,8 +66,6 @@ def scored(answers: Sequence[SavedAnswer]) -> pd.DataFrame:
     f = frame.confidence
     is_right = frame.answer == frame.prediction
     frame["accuracy"] = is_right.astype(float)
-    frame["under"] = np.where(is_right, f < TAU, np.nan)
-    frame["over"] = np.where(is_right, np.nan, f > TAU)
     edges = np.linspace(0, 1, BINS + 1)
     frame["bin"] = np.searchsorted(edges[1:-1], f)
     frame["nll"] = -np.log(np.maximum(frame.right_p, SMALLEST))
@@ -76,6 +76,14 @@ def scored(answers: Sequence[SavedAnswer]) -> pd.DataFrame:
     log_p = matched(p_of_all, frame.answer.to_numpy(), frame.cluster.to_numpy())
     rows = np.arange(len(answers))
     frame["matched_nll"] = -log_p[rows, frame.answer]
+    frame["matched"] = np.exp(log_p[rows, frame.prediction])
+    for prefix, name in (
+        ("", "confidence"),
+        ("normalized_", "normalized"),
+        ("matched_", "matched"),
+    ):
+        frame[f"{prefix}under"] = np.where(is_right, frame[name] < TAU, np.nan)
+        frame[f"{prefix}over"] = np.where(is_right, np.nan, frame[name] > TAU)
     frame["brier"] = frame.squares - 2 * frame.right_p + 1
 
     # Of the other seeds of a question, the share with another prediction.
@@ -224,7 +232,7 @@ def predicted(answers: Sequence[SavedAnswer]) -> dict[str, Any]:
     K = max(len(answer.normalized) for answer in answers)
     numbers: dict[str, Any] = {"n": len(answers), **dict.fromkeys(NAMES)}
     values: dict[str, list[float | None]] = {
-        "confidence": [answer.normalized[answer.prediction] for answer in answers],
+        "confidence": [answer.scores[answer.prediction] for answer in answers],
         "null": [answer.null for answer in answers],
         "on_labels": [answer.on_labels for answer in answers],
         "tokens": [answer.tokens for answer in answers],
