@@ -1,7 +1,7 @@
 """The quality of a method's answers and of its confidence, with bootstrap intervals.
 
 A cell is the answers of one method to one task. The confidence f of an answer is the score of the
-choice that it predicts: the paper's final probability, Eq. 2's mean.
+choice that it predicts: the paper's final probability, the mean (Eq. 2).
 """
 
 from collections.abc import Callable, Sequence
