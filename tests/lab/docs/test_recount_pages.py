@@ -164,7 +164,7 @@ def test_the_readings_of_confidence() -> None:
     readings = {
         "score": mean,
         "score / sum": mean / mean.sum(axis=1)[:, None],
-        "with null": mean / (mean.sum(axis=1) + frame.null)[:, None],
+        "with null": mean / (mean.sum(axis=1) + frame.null.to_numpy())[:, None],
         "no null": (p / (1 - null)).mean(axis=0),
         "geometric": geometric / geometric.sum(axis=1)[:, None],
         "odds": odds / odds.sum(axis=1)[:, None],
