@@ -1,7 +1,7 @@
 """A model that runs here: prompts go through its engine and its decoder, and come back as logits.
 
 G prompts of a question, N labels of all of them together, D hidden_size, V vocabulary. In
-definition.py: the end of `ask`. This is the last file of the way of a question.
+definition.py: the end of `ask`. In the core this is the last file of the way of a question.
 """
 
 from __future__ import annotations

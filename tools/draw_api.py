@@ -24,10 +24,14 @@ PARTS = {
     "Ask a question": (
         "load Question self_ensemble standard ask Answer Group Generation generate InputError"
     ),
-    "Models": "LanguageModel Prompts LabelLogits LocalModel branch_logits Decoder Config",
+    "Models": "LanguageModel Prompts LabelLogits LocalModel branch_logits Tokenizer",
     "Layouts": "pack Layout",
-    "Methods": "Method Groups SelfEnsemble Standard Template",
-    "Look inside": "explain Page record check packed_loss",
+    "Methods": (
+        "Method Groups random_partitions SelfEnsemble Standard Template write_prompts combine "
+        "Fitted remade"
+    ),
+    "A decoder of your own": "Config RopeScaling read_config Decoder Block MLP RMSNorm cos_sin",
+    "Look inside": "explain Page record check guard packed_loss",
 }
 HEAD = """# The public names
 

@@ -33,7 +33,7 @@ from tqdm import tqdm
 from minise import Decoder
 from minise.lab.data.miniature import Fact, draw_wrong, held_out, load_facts
 from minise.layout import causal_mask
-from minise.loading.config_json import read_config
+from minise.loading.checkpoint import architecture_of
 from minise.template import DEFAULT_TEMPLATE, LABELS, NULL_OPTION
 from minise.tokenizer import Tokenizer
 
@@ -105,6 +105,27 @@ TRAINED_FAMILIES = {
             "tie_word_embeddings": True,
         },
     ),
+    # Three of four layers have a state. Two value heads share a key head, as in the larger ones.
+    "qwen3_5_text": Family(
+        None,
+        "<|endoftext|>",
+        {
+            "architectures": ["Qwen3_5ForCausalLM"],
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000000.0,
+                "partial_rotary_factor": 0.25,
+            },
+            "full_attention_interval": 4,
+            "linear_conv_kernel_dim": 4,
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 6,
+            "linear_key_head_dim": 32,
+            "linear_value_head_dim": 32,
+            "tie_word_embeddings": True,
+        },
+    ),
 }
 # How many choices a training question has: fixed before any result was looked at.
 CHOICES = {2: 0.30, 3: 0.27, 4: 0.27, 5: 0.07, 6: 0.04, 7: 0.03, 8: 0.02}
@@ -113,6 +134,7 @@ STATEMENTS = 48
 OPEN_QUESTIONS = 48
 PARTS = 8  # a step's texts are sorted by length and padded in this many parts
 IGNORED = -100
+ADDING = ("o_proj.weight", "out_proj.weight", "down_proj.weight")  # they add to the stream
 
 
 class Kind(Enum):
@@ -262,16 +284,25 @@ def padded(row: list[Any], width: int, fill: int) -> list[Any]:
     return row + [fill] * (width - len(row))
 
 
+@torch.no_grad()
 def initialise(decoder: Decoder, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in decoder.named_parameters():
         if parameter.dim() == 2:
             std = 0.05
-            if name.endswith(("o_proj.weight", "down_proj.weight")):  # they add to the stream
+            if name.endswith(ADDING):
                 std = 0.05 / math.sqrt(2 * decoder.config.num_hidden_layers)
             nn.init.normal_(parameter, std=std, generator=generator)
         elif name.endswith(".bias"):
             nn.init.zeros_(parameter)
+        elif name.endswith("conv1d.weight"):
+            nn.init.normal_(parameter, std=0.5, generator=generator)
+        elif name.endswith("A_log"):
+            parameter.uniform_(1, 16, generator=generator).log_()
+        elif name.endswith("dt_bias"):  # a step of 0.001 to 0.1: states that fade slowly
+            low, high = math.log(0.001), math.log(0.1)
+            step = torch.empty_like(parameter).uniform_(low, high, generator=generator).exp()
+            parameter.copy_(step.expm1().log())  # softplus makes it the step again
 
 
 def losses(decoder: Decoder, part: Part) -> tuple[Tensor, Tensor]:
@@ -291,7 +322,8 @@ class Training:
     """A decoder and its optimizer."""
 
     def __init__(self, config: dict[str, Any], seed: int, rate: float, steps: int) -> None:
-        self.decoder = Decoder(read_config(config))
+        architecture = architecture_of(config)
+        self.decoder = architecture.decoder(architecture.read_config(config, "config.json"))
         initialise(self.decoder, seed)
         self.optimizer = torch.optim.AdamW(
             self.decoder.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01

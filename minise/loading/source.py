@@ -104,12 +104,16 @@ def fetch(repository: str, files: list[str], revision: str | None = None) -> tup
         )
     except Exception as error:  # the exceptions of the hub's HTTP client vary by version
         what = f"no such folder, and the hub does not serve it ({one_line(error)})"
+        remedy = "give a folder, or set HF_TOKEN"
         if isinstance(error, errors.GatedRepoError):
             what = f"gated; accept its licence on https://huggingface.co/{repository}"
         elif constants.HF_HUB_OFFLINE:
             what = f"HF_HUB_OFFLINE is set, and not all is in the cache ({constants.HF_HUB_CACHE})"
+            remedy = "give a folder, or unset it"
+        elif not any(isinstance(one, errors.HfHubHTTPError) for one in (error, error.__cause__)):
+            remedy = "give a folder, or try again when the hub answers"
         at = f"{name} at {shorten(revision, 80)}" if revision else name
-        raise InputError(f"{at}: {what}; give a folder, or set HF_TOKEN") from None
+        raise InputError(f"{at}: {what}; {remedy}") from None
     return Path(folder), Path(folder).name
 
 

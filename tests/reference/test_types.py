@@ -1,5 +1,6 @@
 """What a type checker sees of `import minise`: public names with types, and the code of pages."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -43,6 +44,24 @@ def test_a_wrong_call_is_an_error_and_a_loaded_model_has_a_type(tmp_path: Path) 
     assert 'wrong.py:2: error: Unexpected keyword argument "nonsense"' in said
     assert 'wrong.py:3: note: Revealed type is "minise.lm.LocalModel"' in said
     assert 'wrong.py:4: note: Revealed type is "minise.prompts.LanguageModel"' in said
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/extending.md"])
+def test_the_code_of_a_page_imports_public_names_alone(page: str) -> None:
+    """And the definition, a module that a definition of one's own starts from."""
+    if not (ROOT / page).exists():
+        pytest.skip("a copy of the reference alone has no such page")
+    text = (ROOT / page).read_text("utf-8")
+    imported = set()
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            if isinstance(node, ast.ImportFrom):
+                imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+    public = {"minise", "minise.definition.Decoder"}
+    public |= {f"minise.{name}" for name in minise.__all__}
+    assert {name for name in imported if name.partition(".")[0] == "minise"} <= public
 
 
 @pytest.mark.slow

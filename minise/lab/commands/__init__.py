@@ -1,1 +1,1 @@
-"""The commands eval, report, explain and check."""
+"""The commands eval, report, explain, check and decide."""

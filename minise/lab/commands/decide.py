@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,11 +96,14 @@ def append_answers(
 
 def how_asked(options: Options, lm: LanguageModel, method: Method) -> str:
     """All that an answer depends on but the request: a run goes on with the same alone."""
-    from minise.lab.evaluation.request import describe_method, describe_model, text_of
+    import torch
+
+    from minise.lab.evaluation.request import describe_method, describe_model
 
     variant = Variant(name=method.name, text=options.method)
     about_method = describe_method(lm, variant, method, options.settings())
-    return text_of([describe_model(lm), options.quantize, about_method, options.seed])
+    what = [describe_model(lm), torch.__version__, asdict(about_method)]
+    return json.dumps([*what, options.quantize, options.seed])
 
 
 def key_of_line(line: Any) -> Any:

@@ -143,7 +143,7 @@ def _translate(names: dict[str, str], given: dict[str, str]) -> dict[str, str]:
         found[name] = header
     if found:
         guess = ",".join(f"{name}={header}" for name, header in found.items())
-        _tell(printable(f"minise: guessed --columns {quote(guess, 300)}"))
+        _tell(printable(f"minise: guessed --columns {quote(guess, 120)}"))
     return found
 
 

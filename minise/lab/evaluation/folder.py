@@ -3,16 +3,15 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import filelock
 import pandas as pd
 
 from minise.errors import InputError, quote
-from minise.lab.evaluation.facts import read_facts
+from minise.lab.evaluation.facts import RunFacts, read_facts
 from minise.lab.files import make_folder, read_file, unwritable, write_file
 
 Shard = tuple[int, int]  # the i-th of n, from 0
@@ -64,9 +63,9 @@ def run_files(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def opened(folder: Path, what: dict[str, Any], shard: Shard) -> Iterator[None]:
+def opened(folder: Path, facts: RunFacts, shard: Shard) -> Iterator[None]:
     """A run's folder, created or checked, and locked against a second process of this shard. The
-    system releases the lock even if the process is killed. what: the run, as `describe` has it."""
+    system releases the lock even if the process is killed."""
     make_folder(folder)
     try:
         lock = filelock.FileLock(folder / f".lock{suffix(shard)}").acquire(timeout=0)
@@ -76,35 +75,47 @@ def opened(folder: Path, what: dict[str, Any], shard: Shard) -> Iterator[None]:
         raise unwritable(folder, error) from None
     with lock:
         for path in run_files(folder):
-            there = read_facts(path).whole
-            answered = take_over(folder, there, what, only_without_answers=True)
-            found = difference_of(there, what)
-            if found:
-                remedy = "choose another folder"
-                take_over(folder, there, what, only_without_answers=False)
-                if answered and not difference_of(there, what):  # but for some methods it is this
-                    remedy = f"delete {answered[0].name} to ask it again (the other answers stay)"
-                raise InputError(f"{folder} holds another run ({found}); {remedy}")
-        write_file(folder / f"run{suffix(shard)}.json", json.dumps(what, indent=1) + "\n")
+            check_is_same(folder, read_facts(path), facts)
+        write_facts(folder / f"run{suffix(shard)}.json", facts)
         yield
 
 
-def take_over(
-    folder: Path, there: dict[str, Any], here: dict[str, Any], only_without_answers: bool
-) -> list[Path]:
-    """Let the run that is `there` have the methods as they are `here`, if they have no answers in
-    the folder: a new method, or one whose code changed, leaves those of the others as they are.
-    The files of methods that differ and have answers."""
-    answered = []
-    for task, facts in here["tasks"].items():
-        methods = there["tasks"].get(task, {}).get("methods", {})
-        for name, method in facts["methods"].items():
-            files = [] if method["fitted"] else files_of(folder, task, name)
-            if method != methods.get(name) and files:
-                answered += files
-            if method != methods.get(name) and not (files and only_without_answers):
-                methods[name] = method
-    return answered
+def write_facts(path: Path, facts: RunFacts) -> None:
+    write_file(path, json.dumps(facts.as_json(), indent=1) + "\n")
+
+
+def check_is_same(folder: Path, there: RunFacts, here: RunFacts) -> None:
+    """Refuse to go on with a run that is another one. A new method, or one whose code changed, is
+    no other run while it has no answers in the folder: it leaves those of the others as they
+    are."""
+    changed = changed_methods(there, here)
+    unanswered = []
+    answers = []
+    for task, name in changed:
+        is_fitted = here.tasks[task].methods[name].fitted  # its answers are made from others
+        found = [] if is_fitted else files_of(folder, task, name)
+        answers += found
+        if not found:
+            unanswered.append((task, name))
+    differs = difference_of(there, here, unanswered)
+    if not differs:
+        return
+    remedy = "choose another folder"
+    if answers and not difference_of(there, here, changed):
+        remedy = f"delete {answers[0].name} to ask it again (the other answers stay)"
+    raise InputError(f"{folder} holds another run ({differs}); {remedy}")
+
+
+def changed_methods(there: RunFacts, here: RunFacts) -> list[tuple[str, str]]:
+    """The methods that are new here, or another than there: (task, method) of each."""
+    changed = []
+    for task, facts in here.tasks.items():
+        if task in there.tasks:
+            known = there.tasks[task].methods
+            for name, method in facts.methods.items():
+                if known.get(name) != method:
+                    changed.append((task, name))
+    return changed
 
 
 def files_of(folder: Path, task: str, method: str) -> list[Path]:
@@ -119,13 +130,19 @@ def files_of(folder: Path, task: str, method: str) -> list[Path]:
     return found
 
 
-def difference_of(there: Any, here: Any) -> str:
-    """Where two runs first differ, such as "tasks.words.hash", and how; empty if they are equal."""
-    of_there = pd.json_normalize(there).iloc[0].to_dict()
-    of_here = pd.json_normalize(here).iloc[0].to_dict()
-    for key in {**of_there, **of_here}:
-        a = quote(of_there.get(key, "missing"), 70)
-        b = quote(of_here.get(key, "missing"), 70)
-        if a != b:
+def difference_of(there: RunFacts, here: RunFacts, but_for: Sequence[tuple[str, str]] = ()) -> str:
+    """Where two runs first differ, such as "tasks.words.hash", and how; empty if they are equal.
+    but_for: methods of tasks that may differ. A version of minise is noted, and not compared: a
+    new one goes on with a run."""
+    of_there = there.as_json()
+    of_here = here.as_json()
+    for task, name in but_for:
+        of_there["tasks"][task]["methods"][name] = of_here["tasks"][task]["methods"][name]
+    flat_there = pd.json_normalize(of_there).iloc[0].to_dict()
+    flat_here = pd.json_normalize(of_here).iloc[0].to_dict()
+    for key in {**flat_there, **flat_here}:
+        a = quote(flat_there.get(key, "missing"), 70)
+        b = quote(flat_here.get(key, "missing"), 70)
+        if a != b and key != "versions.minise":
             return f"{key} is {a} there and {b} here"
     return ""

@@ -17,7 +17,7 @@ from minise import __version__
 from minise.lab.data.asked import Asked
 from minise.lab.equal_bits.decoder import EqualBits
 from minise.lab.evaluation.experiments import Variant
-from minise.lab.evaluation.facts import at
+from minise.lab.evaluation.facts import MethodFacts, RunFacts, TaskFacts, at, facts_of
 from minise.lab.evaluation.folder import WHOLE, Shard
 from minise.lab.evaluation.rows import Keep, key_of_question
 from minise.lab.files import json_of
@@ -52,8 +52,8 @@ class TaskRun:
 
 @dataclass(frozen=True)
 class Run:
-    """The request of a run. about: what else makes it another run. keep: in all rows; groups are
-    also in rows that fitted methods need. peak: measure memory."""
+    """The request of a run. about: the fields of RunFacts that its command was given. keep: in all
+    rows; groups are also in rows that fitted methods need. peak: measure memory."""
 
     tasks: Sequence[TaskRun]
     about: dict[str, Any]
@@ -62,40 +62,43 @@ class Run:
     peak: bool = False
 
 
-def describe(lm: LanguageModel, run: Run) -> dict[str, Any]:
-    """What must be equal for a run to go on in a folder, as JSON gives it back. Raises InputError
-    for the name of a file that is no text: it could not be read again."""
-    what = dict(run.about)
-    what.update(describe_model(lm))
-    what["shards"] = run.shard[1]
-    what["keep"] = {"groups": run.keep.groups, "text": run.keep.text}
-    what["tasks"] = {task.name: describe_task(lm, task, run.keep) for task in run.tasks}
+def describe(lm: LanguageModel, run: Run) -> RunFacts:
+    """What run.json says, as it is read again. Raises InputError for the name of a file that is no
+    text: it could not be."""
+    facts = RunFacts(
+        **run.about,
+        **describe_model(lm),
+        versions={"minise": __version__, "torch": torch.__version__},
+        shards=run.shard[1],
+        keep={"groups": run.keep.groups, "text": run.keep.text},
+        tasks={task.name: describe_task(lm, task, run.keep) for task in run.tasks},
+    )
     with at("the names in run.json"):
-        return dict(json_of(text_of(what).encode()))
+        return facts_of(json_of(json.dumps(facts.as_json()).encode()))
 
 
-def text_of(what: Any) -> str:
+def settings_of(method: Method | Fitted) -> dict[str, Any]:
     """As JSON, with what is no JSON as Python writes it."""
-    text = json.dumps(what, default=repr)
-    return re.sub(" at 0x[0-9a-f]+", "", text)  # of functions
+    text = json.dumps(vars(method), default=repr)
+    settings: dict[str, Any] = json.loads(re.sub(" at 0x[0-9a-f]+", "", text))  # of functions
+    return settings
 
 
 def describe_model(lm: LanguageModel) -> dict[str, Any]:
-    """A model, its tokenizer, and what runs it."""
+    """The fields of RunFacts for a model, its tokenizer, and how it runs."""
     return {
-        **describe_weights(lm),
+        "model": lm.name,
         "model_code": own_code(lm.name),
         "tokenizer": hash_of([lm.tokenizer.backend.to_str()]),
-        "versions": {"minise": __version__, "torch": torch.__version__},
+        **describe_weights(lm),
     }
 
 
 def describe_weights(lm: LanguageModel) -> dict[str, Any]:
     """Of a model that runs here its weights, and how they run. A model elsewhere says itself what
-    is known of it, by a method `about`."""
+    is known of it, by a method `about`: fields of RunFacts."""
     if isinstance(lm, LocalModel):
         return {
-            "model": lm.name,
             "revision": lm.revision,
             "weights": weights_hash(lm) if hasattr(lm.decoder, "state_dict") else None,
             "parameters": count_weights(lm.decoder) if hasattr(lm.decoder, "parameters") else None,
@@ -103,13 +106,8 @@ def describe_weights(lm: LanguageModel) -> dict[str, Any]:
             "device": str(lm.decoder.device).partition(":")[0],
             "equal_bits": isinstance(lm.decoder, EqualBits),
         }
-    what: dict[str, Any] = {"model": lm.name}
-    for name in ("revision", "weights", "parameters", "dtype", "device"):
-        what[name] = None
-    what["equal_bits"] = False
     about: Callable[[], dict[str, str]] = getattr(lm, "about", dict)
-    what.update(about())
-    return what
+    return about()
 
 
 def weights_hash(lm: LocalModel) -> str:
@@ -132,43 +130,47 @@ def needed_by(methods: Mapping[str, Method | Fitted]) -> set[str]:
     return needed
 
 
-def describe_task(lm: LanguageModel, task: TaskRun, keep: Keep) -> dict[str, Any]:
+def describe_task(lm: LanguageModel, task: TaskRun, keep: Keep) -> TaskFacts:
     """The questions by a hash, and the methods; of each, whether its lines have the groups."""
     sizes = {len(asked.question.choices) for asked in task.questions}
     keys = [key_of_question(asked) for asked in task.questions]
     methods = {}
     for variant, method in zip(task.variants, task.methods.values(), strict=True):
-        about = describe_method(lm, variant, method, task.options)
-        about["groups"] = keep.groups or variant.name in needed_by(task.methods)
-        methods[variant.name] = about
-    return {
-        "dataset": task.dataset,
-        "choices": sizes.pop() if len(sizes) == 1 else None,
-        "questions": len(task.questions),
-        "hash": hash_of(keys),
-        "options": task.options,
-        "methods": methods,
-    }
+        has_groups = keep.groups or variant.name in needed_by(task.methods)
+        methods[variant.name] = describe_method(lm, variant, method, task.options, has_groups)
+    return TaskFacts(
+        dataset=task.dataset,
+        choices=sizes.pop() if len(sizes) == 1 else None,
+        questions=len(task.questions),
+        hash=hash_of(keys),
+        options=task.options,
+        methods=methods,
+    )
 
 
 def describe_method(
-    lm: LanguageModel, variant: Variant, method: Method | Fitted, options: dict[str, Any]
-) -> dict[str, Any]:
+    lm: LanguageModel,
+    variant: Variant,
+    method: Method | Fitted,
+    options: dict[str, Any],
+    has_groups: bool = False,
+) -> MethodFacts:
     cls = type(method)
     _, own = read_settings(variant.text)
     template = None
     if "template" in vars(method):
         template = own.get("template", options.get("template", "default"))
-    return {
-        "text": variant.text,
-        "engine": variant.engine or lm.engine,
-        "engine_code": None if variant.engine else own_code(lm.engine),
-        "kind": cls.name,
-        "template": template,
-        "settings": vars(method),
-        "fitted": isinstance(method, Fitted),
-        "code": code_hash(inspect.getfile(cls)),  # it may be the user's own
-    }
+    return MethodFacts(
+        text=variant.text,
+        engine=variant.engine or lm.engine,
+        kind=cls.name,
+        template=template,
+        settings=settings_of(method),
+        fitted=isinstance(method, Fitted),
+        groups=has_groups,
+        code=code_hash(inspect.getfile(cls)),  # it may be the user's own
+        engine_code=None if variant.engine else own_code(lm.engine),
+    )
 
 
 def own_code(where: str) -> str | None:

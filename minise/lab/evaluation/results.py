@@ -71,7 +71,7 @@ def read_run(folder: Path, named: Collection[str] = ()) -> Results:
             numbers.update(measure(of_method))
             results[task][name] = numbers
     content = {
-        "config": {**facts.whole, "left_out": left_out},
+        "config": {**facts.as_json(), "left_out": left_out},
         "results": results,
         "differences": within_run(answers),
         "warnings": warnings(results),
@@ -102,10 +102,10 @@ def read_joined_facts(folder: Path) -> RunFacts:
     first, *others = paths
     facts = read_facts(first)
     for path in others:
-        differs = files.difference_of(read_facts(path).whole, facts.whole)
+        differs = files.difference_of(read_facts(path), facts)
         if differs:
             raise InputError(f"{path}: is no part of the run in {first.name}: {differs}; move it")
-    write_file(folder / "run.json", json.dumps(facts.whole, indent=1) + "\n")
+    files.write_facts(folder / "run.json", facts)
     return facts
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minise.attention import within
+from minise.errors import InputError, one_line
 from minise.lab.packing.formats import Given, as_tree, need
 from minise.lab.packing.packing import meant_parents
 from minise.layout import Layout
@@ -40,6 +41,26 @@ class Document:
 
     row: int
     tokens: list[int]
+
+
+class Model:
+    """A module, without the hooks of the module itself."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module: Any = module
+
+    def logits(self, call: dict[str, Any]) -> Tensor:
+        """(batch, T, V). Raises InputError if the model fails, or gives none of all tokens."""
+        try:
+            output = self.module.forward(**call)
+        except Exception as error:  # whatever a model raises: no reason to stop a training
+            what = f"{type(error).__name__}: {one_line(error)}"
+            size = "x".join(str(size) for size in call["input_ids"].shape)
+            raise InputError(f"the model fails when it runs {size} tokens anew: {what}") from None
+        logits = output if isinstance(output, Tensor) else output[0]
+        is_table = isinstance(logits, Tensor) and logits.shape[:2] == call["input_ids"].shape
+        need(is_table, "the model gives no logits or hidden states of all tokens")
+        return logits
 
 
 def kind_of(given: dict[str, Any]) -> frozenset[Any]:

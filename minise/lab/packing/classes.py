@@ -18,9 +18,12 @@ from typing import Any
 from minise.lab.packing.conditions import way_of
 from minise.lab.packing.formats import Finding, need
 from minise.lab.packing.packing import Packing
+from minise.lab.packing.recurrent import is_recurrent, of_recurrent
 
 TABLE = Path(__file__).with_name("classes.json")
 FLASH = "flash_attention_2"
+ATTENTIONS = ("sdpa", "eager", FLASH)  # that were measured
+FORMS = ("restarts", "cu_seqlens", "additive", "bool")
 OTHER_FLASH = ("flash_attention_3", "flash_attention_4")
 ARGUMENTS = ("cu_seqlens", "cu_seqlens_k", "max_seqlen", "max_seqlen_k")
 NOT_BY_IT = "the model does not go by it"
@@ -39,21 +42,37 @@ class Call:
 @dataclass
 class OfModel:
     """What becomes of a row in a model. findings: why it is not equal. doubts: why that cannot be
-    said. way: the form by which the model reads it."""
+    said."""
 
     findings: list[Finding]
     doubts: list[str]
 
 
+@dataclass(frozen=True)
+class Ways:
+    """By what a class goes, such as {"sdpa additive"}; and by what with some of its configs."""
+
+    always: frozenset[str]
+    sometimes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """classes: by their names. transformers: the version in which they were measured."""
+
+    classes: dict[str, Ways]
+    transformers: str
+
+
 @cache
-def table() -> dict[str, Any]:
-    """By the name of a class what it goes by, such as {"sdpa additive"}; and of which version."""
+def table() -> Table:
     read = json.loads(TABLE.read_text("utf-8"))
     classes = {}
     for row in read["rows"]:
+        ways = Ways(frozenset(row["goes_by"]), frozenset(row.get("some_configs_go_by", [])))
         for name in row["classes"]:
-            classes[name] = frozenset(row["goes_by"])
-    return {"classes": classes, "transformers": read["transformers"], "measured": read["measured"]}
+            classes[name] = ways
+    return Table(classes, read["transformers"])
 
 
 def of_model(p: Packing, model: Any, call: Call) -> OfModel:
@@ -65,6 +84,8 @@ def of_model(p: Packing, model: Any, call: Call) -> OfModel:
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if hasattr(model, "get_base_model"):  # and peft
         model = model.get_base_model()
+    if is_recurrent(model):
+        return OfModel(*of_recurrent(type(model).__name__, p))
     config: Any = getattr(model, "config", None)
     attention: Any = getattr(config, "_attn_implementation", None)
     need(attention, "model: is none of transformers with a config; leave it out, or run it (guard)")
@@ -73,27 +94,31 @@ def of_model(p: Packing, model: Any, call: Call) -> OfModel:
 
     name = type(model).__name__
     known = table()
-    goes_by = known["classes"].get(name)
-    if goes_by is None:
-        found.doubts.append(
-            f"{name} is not in the table of classes (docs/check.md): run it (guard)"
-        )
     installed = version("transformers")
-    if installed != known["transformers"]:
-        of = f"transformers {known['transformers']}, and {installed} is installed"
-        found.doubts.append(f"the table of classes is of {of}: run it (guard)")
-    if found.doubts or goes_by is None:
+    ways = known.classes.get(name)
+    read_as = read_by(p, way, attention)
+    wanted = f"{attention} {read_as}"
+    doubt = ""
+    if ways is None:
+        doubt = f"{name} is not in the table of classes (docs/check.md)"
+    elif installed != known.transformers:
+        of = f"transformers {known.transformers}, and {installed} is installed"
+        doubt = f"the table of classes is of {of}"
+    elif attention not in ATTENTIONS:
+        doubt = f"{name} was not measured in {attention}"
+    elif read_as not in FORMS:
+        doubt = f"{name} was not measured with {way}"
+    elif wanted in ways.sometimes:
+        doubt = f"some configs of {name} go by {words_of(read_as)} in {attention}, others do not"
+    if ways is None or doubt:
+        found.doubts.append(f"{doubt}: run it (guard)")
         return found
 
-    read_as = read_by(p, way, attention)
-    if read_as not in ("restarts", "cu_seqlens", "additive", "bool"):
-        found.doubts.append(f"{name} was not measured with {way}: run it (guard)")
-        return found
     what = p.source or "position_ids"
-    if f"{attention} {read_as}" not in goes_by:
+    if wanted not in ways.always:
         words = f"{name} in {attention} does not go by {words_of(read_as)}: {NOT_BY_IT}"
-        ways = sorted(goes_by) or ["none"]
-        mend = f"measured with transformers {installed}, it goes by: {', '.join(ways)}"
+        by = ", ".join(sorted(ways.always)) or "none"
+        mend = f"measured with transformers {installed}, it goes by: {by}"
         found.findings.append(Finding(what, words, NOT_BY_IT, 1, 1, mend))
         return found
     for words, mend in of_call(p, read_as, attention, model, call):

@@ -8,16 +8,16 @@ import inspect
 import sys
 import weakref
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from minise.errors import InputError, one_line
-from minise.lab.packing.caller import place_of_call, warn
+from minise.lab.packing.caller import warn
 from minise.lab.packing.calls import (
     Document,
+    Model,
     PackedRow,
     is_unpacked,
     kind_of,
@@ -25,9 +25,8 @@ from minise.lab.packing.calls import (
     readable,
 )
 from minise.lab.packing.formats import depth_of, need
-from minise.lab.packing.judging import check
 from minise.lab.packing.packing import need_rows
-from minise.lab.packing.running import Looked, Model, look_at
+from minise.lab.packing.running import Looked, explained, look_at
 
 PATIENCE = 20  # looks at nothing packed, until it says so; or without a verdict, until it gives up
 
@@ -211,7 +210,7 @@ class Guard:
             looked = look_at(model, call, documents)
             if looked.words:
                 row = rows[looked.document.row]
-                looked.words += f"\n{self.explain(model, call, looked.document, row)}"
+                looked.words += f"\n{explained(model, call, looked.document, row)}"
         finally:
             for module in training:
                 module.training = True
@@ -248,27 +247,3 @@ class Guard:
                 "borders or positions show more than one document in a row; if it holds several, "
                 "they attend to each other: give documents= and see"
             )
-
-    def explain(
-        self, model: Model, call: dict[str, Any], document: Document, row: PackedRow
-    ) -> str:
-        """What may explain a mismatch: a cache, a window, and what `check` says of the row."""
-        lines = [f"the call: {place_of_call()}"]
-        takes_cache = "use_cache" in inspect.signature(self.inner.forward).parameters
-        if takes_cache and call.get("use_cache") is not False:
-            without = call | {"use_cache": False}
-            if not look_at(model, without, [document]).words:
-                lines.append("use_cache explains it: with use_cache=False the two are equal")
-        fields = dict(row.fields)
-        if row.window is not None:
-            fields["window"] = row.window
-            alone = "a document alone has the model's own, or none"
-            lines.append(f"the mask holds a window of {row.window} tokens: {alone}")
-        report = check(tree=row.parents, **fields)
-        if report.equal and row.window is None:
-            said_by = [name for name in ("attention_mask", "cu_seqlens") if name in fields]
-            source = [*said_by, "position_ids"][0]
-            lines.append(f"the row is right, and the model does not go by its {source}")
-        row_alone = replace(report, conditions=())  # the model was run
-        lines.append(f"the given row: {row_alone}")
-        return "\n".join(lines)

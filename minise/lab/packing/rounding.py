@@ -35,7 +35,7 @@ class Apart:
 @dataclass(frozen=True, eq=False)
 class Rounding:
     """What rounding does to each token of a document. distances: (K, T) float64, of K runs in which
-    every layer is off by half a unit. least: that of the logits' dtype."""
+    every layer is off by its rounding. least: that of the logits' dtype."""
 
     distances: Tensor
     least: float
@@ -76,22 +76,29 @@ def distances(right: Tensor, other: Tensor) -> Tensor:
 
 
 def nudge_up(layer: nn.Module, inputs: Any, output: Any) -> Any:
-    return nudged(layer, output, -0.5)
+    return nudged(layer, output, 1)
 
 
 def nudge_down(layer: nn.Module, inputs: Any, output: Any) -> Any:
-    return nudged(layer, output, 0.5)
+    return nudged(layer, output, -1)
 
 
 NUDGES = (nudge_up, nudge_down)
 
 
-def nudged(layer: nn.Module, output: Any, first: float) -> Any:
-    """A layer's output, off by half a unit, up and down in turn: all later rounding changes."""
+def nudged(layer: nn.Module, output: Any, first: int) -> Any:
+    """A layer's output, off by its rounding, up and down in turn: all later rounding changes."""
     is_leaf = not list(layer.children())
     is_computed = isinstance(output, Tensor) and output.is_floating_point()
     if not is_leaf or not is_computed:
         return None
     is_odd = torch.arange(output.shape[-1], device=output.device) % 2
-    error = ((first - 2 * first * is_odd) * torch.finfo(output.dtype).eps).to(output.dtype)
+    signs = first - 2 * first * is_odd
+    error = (signs * units_of(output.dtype) * torch.finfo(output.dtype).eps).to(output.dtype)
     return output + output * error
+
+
+def units_of(dtype: torch.dtype) -> float:
+    """How many units a layer's output may be off. Half types are rounded once, by half a unit:
+    their products are summed in float32. Those of float32 are rounded with each sum."""
+    return 0.5 if dtype.itemsize == 2 else 1.0

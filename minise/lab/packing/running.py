@@ -11,41 +11,24 @@ of the model itself, in this order:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minise.errors import InputError, one_line
-from minise.lab.packing.calls import Document
-from minise.lab.packing.formats import need
+from minise.lab.packing.caller import place_of_call
+from minise.lab.packing.calls import Document, Model, PackedRow
+from minise.lab.packing.changes import bits_vary, moved_by_positions, touched_by_others
+from minise.lab.packing.judging import check
+from minise.lab.packing.recurrent import layer_that_carries
 from minise.lab.packing.rounding import NUDGES, Apart, Rounding, distances
 
 ALONE = 3  # documents that run alone, at most
 EQUAL = 1  # times the measured rounding: not more is equal. docs/check.md says why
 WRONG = 2  # times the measured rounding: more is not equal. Between the two there is no verdict
 UNEQUAL = "packed is not equal to separate"
-
-
-class Model:
-    """A module, without the hooks of the module itself."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module: Any = module
-
-    def logits(self, call: dict[str, Any]) -> Tensor:
-        """(batch, T, V). Raises InputError if the model fails, or gives none of all tokens."""
-        try:
-            output = self.module.forward(**call)
-        except Exception as error:  # whatever a model raises: no reason to stop a training
-            what = f"{type(error).__name__}: {one_line(error)}"
-            size = "x".join(str(size) for size in call["input_ids"].shape)
-            raise InputError(f"the model fails when it runs {size} tokens anew: {what}") from None
-        logits = output if isinstance(output, Tensor) else output[0]
-        is_table = isinstance(logits, Tensor) and logits.shape[:2] == call["input_ids"].shape
-        need(is_table, "the model gives no logits or hidden states of all tokens")
-        return logits
 
 
 @dataclass
@@ -103,100 +86,7 @@ def chosen(documents: list[Document], packed: Packed) -> list[int]:
     return list(dict.fromkeys([*first, *numbers[::-1][::step]]))[:ALONE]
 
 
-# ---- 1. other tokens
-
-
-def touched_by_others(
-    model: Model, call: dict[str, Any], logits: Tensor, documents: list[Document]
-) -> dict[int, Tensor]:
-    """How far other tokens move each token of a document, for all documents. By each digit of the
-    binary numbers of the documents those with a 0 stay, and all others are replaced, and the other
-    way round: so each document is seen beside others of each."""
-    ids = call["input_ids"]
-    touched: dict[int, Tensor] = {}
-    for numbers in groups(len(documents)):
-        stays = torch.zeros_like(ids, dtype=torch.bool)
-        for number in numbers:
-            stays[documents[number].row, documents[number].tokens] = True
-        if stays.all():
-            continue
-        others = model.logits(call | {"input_ids": torch.where(stays, ids, replaced(ids))})
-        for number in numbers:
-            one = documents[number]
-            before = logits[one.row, one.tokens]
-            after = others[one.row, one.tokens]
-            if not torch.equal(before, after):
-                apart = distances(before, after)
-                touched[number] = torch.maximum(apart, touched.get(number, apart))
-    return touched
-
-
-def groups(count: int) -> list[list[int]]:
-    """Groups of 0, 1, ..., count - 1: of each two there is a group with the one and without the
-    other. At most 2 log2(count) + 1."""
-    numbers = range(count)
-    if count == 1:
-        return [[0]]
-    found = []
-    for digit in range((count - 1).bit_length()):
-        for value in (0, 1):
-            found.append([number for number in numbers if (number >> digit) % 2 == value])
-    return found
-
-
-def replaced(ids: Tensor) -> Tensor:
-    """Other tokens, each of which stands elsewhere in the call: the model knows them."""
-    kinds, which = ids.unique(return_inverse=True)
-    return kinds[(which + 1) % len(kinds)]
-
-
-def bits_vary(model: Model, packed: Packed) -> bool:
-    """Whether the logits of a row change in their last bits with what stands beside it, as with
-    experts: asked of the first tokens of the call, which no causal model moves by later ones."""
-    ids = packed.call["input_ids"]
-    T = ids.shape[1]
-    for eighth in range(1, 8):
-        first = eighth * T // 8
-        other = ids.clone()
-        other[:, first:] = replaced(ids)[:, first:]
-        logits = model.logits(packed.call | {"input_ids": other})
-        if not torch.equal(packed.logits[:, :first], logits[:, :first]):
-            return True
-    return False
-
-
-# ---- 2. positions
-
-
-def moved_by_positions(
-    model: Model, call: dict[str, Any], logits: Tensor, documents: list[Document]
-) -> list[int]:
-    """Documents whose positions are not in order, where the model gives others if they are."""
-    given = call.get("position_ids")
-    if given is None:
-        return []
-    rows = call["input_ids"].shape
-    ordered = given.expand(rows).clone()
-    suspects = []
-    for number, one in enumerate(documents):
-        places = torch.arange(len(one.tokens), device=ordered.device)
-        shift = ordered[one.row, one.tokens] - places
-        if (shift != shift[0]).any():
-            suspects.append(number)
-    if not suspects:
-        return []
-    for one in documents:
-        ordered[one.row, one.tokens] = torch.arange(len(one.tokens), device=ordered.device)
-    right = model.logits(call | {"position_ids": ordered})
-    found = []
-    for number in suspects:
-        one = documents[number]
-        if not torch.equal(logits[one.row, one.tokens], right[one.row, one.tokens]):
-            found.append(number)
-    return found
-
-
-# ---- 3. alone
+# ---- alone
 
 
 def compare(model: Model, packed: Packed, documents: list[Document], number: int) -> Looked:
@@ -224,7 +114,7 @@ def compare(model: Model, packed: Packed, documents: list[Document], number: int
         found.words = f"{UNEQUAL}: {where} change with {positions}"
     elif not apart.within(EQUAL):
         found.doubt = f"{where} are {off(apart)}: too near to tell"
-    elif touched is not None and not bits_vary(model, packed):
+    elif touched is not None and not bits_vary(model, packed.call, packed.logits):
         found.doubt = f"{where} change with other tokens, {off(touched)}: a leak, if a small one"
     else:
         found.doubt = doubt_of_border(model, alone, right, rounding)
@@ -270,3 +160,30 @@ def doubt_of_border(model: Model, alone: dict[str, Any], right: Tensor, rounding
         return ""
     without = f"without its first token a document of {T:,} tokens is off by {shifted.typical:.2g}"
     return f"rounding is too large: {without} times what rounding explains, so no border is sure"
+
+
+# ---- in words
+
+
+def explained(model: Model, call: dict[str, Any], document: Document, row: PackedRow) -> str:
+    """What may explain a mismatch: a cache, a window, and what `check` says of the row."""
+    lines = [f"the call: {place_of_call()}"]
+    takes_cache = "use_cache" in inspect.signature(model.module.forward).parameters
+    if takes_cache and call.get("use_cache") is not False:
+        without = call | {"use_cache": False}
+        if not look_at(model, without, [document]).words:
+            lines.append("use_cache explains it: with use_cache=False the two are equal")
+    fields = dict(row.fields)
+    if row.window is not None:
+        fields["window"] = row.window
+        alone = "a document alone has the model's own, or none"
+        lines.append(f"the mask holds a window of {row.window} tokens: {alone}")
+    report = check(tree=row.parents, **fields)
+    if report.equal and row.window is None:
+        said_by = [name for name in ("attention_mask", "cu_seqlens") if name in fields]
+        source = [*said_by, "position_ids"][0]
+        lines.append(f"the row is right, and the model does not go by its {source}")
+        lines += layer_that_carries(model.module, call, alone_of(call, document), document)
+    row_alone = replace(report, conditions=())  # the model was run
+    lines.append(f"the given row: {row_alone}")
+    return "\n".join(lines)

@@ -1,18 +1,27 @@
 """A short convolution along each token's path: it reads the token, its parent, and so on.
 
 Dimension legend: T tokens in one sequence; N taps; D channels; C rows of a piece. Next to read:
-qwen35.py.
+along.py.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from minise.lab.recurrent.paths import CHUNK, Paths
+from minise.lab.recurrent.paths import CHUNK
 
 
-def convolve(x_TD: Tensor, weight_DN: Tensor, bias_D: Tensor | None, paths: Paths) -> Tensor:
+class Taps(Protocol):
+    """Paths, or another that says of each token which rows of x it reads: taps(count) is (T, count)
+    int64, the token's own first; as many as x has rows where there is none."""
+
+    def taps(self, count: int) -> Tensor: ...
+
+
+def convolve(x_TD: Tensor, weight_DN: Tensor, bias_D: Tensor | None, paths: Taps) -> Tensor:
     """A causal depthwise convolution: (T, D), in the dtype of x. As in torch's Conv1d the last
     weight is the token's own, the one before it the parent's. Taps are summed in float32 at least:
     in bfloat16 their sum loses what the next layer needs.

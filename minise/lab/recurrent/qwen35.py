@@ -24,10 +24,8 @@ from torch import Tensor, nn
 
 from minise.attention import Attend
 from minise.errors import InputError
-from minise.lab.recurrent.chunks import by_chunks
-from minise.lab.recurrent.convolution import convolve
+from minise.lab.recurrent.along import Along, along_each
 from minise.lab.recurrent.definition import Definition
-from minise.lab.recurrent.paths import Paths, paths_of
 from minise.lab.recurrent.qwen35_config import (
     LINEAR,
     HybridConfig,
@@ -37,21 +35,25 @@ from minise.lab.recurrent.qwen35_config import (
 from minise.layout import causal_mask
 from minise.loading.checkpoint import Architecture
 from minise.model import MLP, Angles, Decoder, InLayer, RMSNorm, expanded, flat
-from minise.rope import cos_sin, rotate
+from minise.rope import Rotary, rotate
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
     """What a layer is given beside the stream: the angles of the tokens, how queries read keys, and
-    the paths of each sequence."""
+    how each sequence runs along its paths."""
 
     angles: Angles
     attend: InLayer
-    paths: Sequence[Paths]
+    along: Sequence[Along]
 
 
 class Norm(RMSNorm):
     """x / rms(x) * (1 + weight), in float32 at least."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__(size, eps)
+        nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         wide = in_float32(x)
@@ -123,33 +125,50 @@ class GatedDeltaNet(nn.Module):
         self.out_proj = nn.Linear(self.value_size, D, bias=False)
 
     def forward(self, x_BTD: Tensor, seen: Seen, rows: Tensor | None) -> Tensor:
-        outs = []
-        for x_TD, paths in zip(x_BTD, seen.paths, strict=True):
-            outs.append(self.read(x_TD, paths))
-        read_BTHv = torch.stack(outs).to(x_BTD.dtype)
+        first = seen.along[0]
+        if all(along is first for along in seen.along):
+            read_BTHv = self.read(x_BTD, first)
+        else:
+            outs = []
+            for x_TD, along in zip(x_BTD, seen.along, strict=True):
+                outs.append(self.read(x_TD[None], along))
+            read_BTHv = torch.cat(outs)
+        read_BTHv = read_BTHv.to(x_BTD.dtype)
         if rows is not None:  # all states are needed, but not all gates
             x_BTD, read_BTHv = x_BTD[:, rows], read_BTHv[:, rows]
         gate_BRHv = self.in_proj_z(x_BTD).unflatten(-1, (self.heads, -1))
         return self.out_proj(self.norm(read_BTHv, gate_BRHv).flatten(-2))
 
-    def read(self, x_TD: Tensor, paths: Paths) -> Tensor:
-        """What each token of a sequence reads from its state: (T, H, v), in float32 at least."""
-        mixed_TC = convolve(self.in_proj_qkv(x_TD), self.conv1d.weight[:, 0], None, paths)
+    def read(self, x_BTD: Tensor, along: Along) -> Tensor:
+        """What each token reads from its state: (B, T, H, v), in float32 at least. All sequences
+        have the same paths: they run side by side, as so many heads more."""
+        B = len(x_BTD)
+        weight_CN = self.conv1d.weight[:, 0]
+        x_TC = self.in_proj_qkv(x_BTD).transpose(0, 1).flatten(1)
+        mixed_TBC = along.convolve(x_TC, weight_CN.repeat(B, 1)).unflatten(1, (B, -1))
         sizes = [self.key_size, self.key_size, self.value_size]
-        q, k, v = F.silu(mixed_TC).split(sizes, dim=-1)
-        q_THk, k_THk = self.unit(in_float32(q)), self.unit(in_float32(k))
-        q_THk = q_THk * q_THk.shape[-1] ** -0.5
-        v_THv = in_float32(v).unflatten(-1, (self.heads, -1))
-        beta_TH = in_float32(self.in_proj_b(x_TD).sigmoid())
-        dt_TH = F.softplus(in_float32(self.in_proj_a(x_TD)) + self.dt_bias)
-        g_TH = -in_float32(self.A_log).exp() * dt_TH
-        return by_chunks(q_THk, k_THk, v_THv, g_TH[..., None], beta_TH, paths)
+        q, k, v = F.silu(mixed_TBC).split(sizes, dim=-1)
+        q_TBHk, k_TBHk = self.unit(in_float32(q)), self.unit(in_float32(k))
+        q_TBHk = q_TBHk * q_TBHk.shape[-1] ** -0.5
+        v_TBHv = in_float32(v).unflatten(-1, (self.heads, -1))
+        x_TBD = x_BTD.transpose(0, 1)
+        beta_TBH = in_float32(self.in_proj_b(x_TBD).sigmoid())
+        dt_TBH = F.softplus(in_float32(self.in_proj_a(x_TBD)) + self.dt_bias)
+        g_TBH = -in_float32(self.A_log).exp() * dt_TBH
+        out = along.rule(
+            q_TBHk.flatten(1, 2),
+            k_TBHk.flatten(1, 2),
+            v_TBHv.flatten(1, 2),
+            g_TBH.flatten(1, 2)[..., None],
+            beta_TBH.flatten(1, 2),
+        )
+        return out.unflatten(1, (B, -1)).transpose(0, 1)
 
     def unit(self, x: Tensor) -> Tensor:
         """Heads of length 1, each for as many value heads as share it: [k0, k0, k1, k1]."""
         x_THk = x.unflatten(-1, (self.key_heads, -1))
         x_THk = x_THk * torch.rsqrt(x_THk.square().sum(dim=-1, keepdim=True) + 1e-6)
-        return x_THk.repeat_interleave(self.heads // self.key_heads, dim=1)
+        return x_THk.repeat_interleave(self.heads // self.key_heads, dim=-2)
 
 
 class Block(nn.Module):
@@ -174,7 +193,7 @@ class Block(nn.Module):
 
 
 class Qwen35(Decoder):
-    """model.Decoder with other layers, and paths beside `attend`."""
+    """model.Decoder with other layers, and `along` beside `attend`."""
 
     config: HybridConfig
 
@@ -182,6 +201,7 @@ class Qwen35(Decoder):
         super().__init__(config)
         self.model.layers = nn.ModuleList(Block(config, kind) for kind in config.layer_types)
         self.model.norm = Norm(config.hidden_size, config.rms_norm_eps)
+        self.rotary = Rotary(replace(config, head_dim=config.rotary_dim))
 
     def forward(
         self, tokens: Tensor, positions: Tensor, mask: Tensor, rows: Tensor | None = None
@@ -189,9 +209,9 @@ class Qwen35(Decoder):
         """As model.Decoder.forward. Raises InputError for a mask that is no tree, too."""
         tokens, positions, mask = expanded(tokens, positions, mask)
         tokens_BT, positions_BT, mask_BTT = flat(tokens, 1), flat(positions, 1), flat(mask, 2)
-        paths = [paths_of(mask_TT.to(self.device)) for mask_TT in mask_BTT]
+        along = along_each(mask_BTT.to(self.device))
         attend = self.reader(mask_BTT, positions_BT, rows)
-        hidden_BRD = self.run(tokens_BT, positions_BT, attend, rows, paths)
+        hidden_BRD = self.run(tokens_BT, positions_BT, attend, rows, along)
         return hidden_BRD.reshape(*tokens.shape[:-1], *hidden_BRD.shape[1:])
 
     def run(
@@ -200,24 +220,23 @@ class Qwen35(Decoder):
         positions: Tensor,
         attend: Attend,
         rows: Tensor | None = None,
-        paths: Sequence[Paths] | None = None,
+        along: Sequence[Along] | None = None,
     ) -> Tensor:
-        """As model.Decoder.run. paths: of each sequence. Without them `attend` is someone's own and
+        """As model.Decoder.run. along: of each sequence. Without it `attend` is someone's own and
         says nothing of layers with a state: then each sequence must be one prompt, from position 0
         on. Raises InputError if it is not."""
         T = tokens.shape[1]
-        if paths is None:
+        if along is None:
             if not (positions == torch.arange(T, device=positions.device)).all():
                 what = "an attend of one's own says nothing of layers with a state"
                 raise InputError(f"{what}; call the decoder with a mask, or run one prompt")
-            paths = [paths_of(causal_mask(T).to(self.device))] * len(tokens)
+            along = along_each(causal_mask(T).to(self.device).expand(len(tokens), T, T))
         top = len(self.model.layers) - 1
         x_BTD = self.model.embed_tokens(tokens.to(self.device))
-        rotated = replace(self.config, head_dim=self.config.rotary_dim)
-        angles = cos_sin(rotated, positions.to(self.device)[..., None], x_BTD.dtype)
+        angles = self.rotary(positions.to(self.device)[..., None], x_BTD.dtype)
         rows = None if rows is None else rows.to(self.device)
         for index, layer in enumerate(self.model.layers):
-            seen = Seen(angles, partial(attend, index), paths)
+            seen = Seen(angles, partial(attend, index), along)
             x_BTD = layer(x_BTD, seen, rows if index == top else None)
         return self.model.norm(x_BTD)
 

@@ -22,12 +22,16 @@ Sources: Gated DeltaNet (arXiv 2412.06464), Kimi Linear's KDA (2510.26692), Mamb
 Mamba-2 (2405.21060), lightning attention (2405.17381), RG-LRU (Griffin, 2402.19427). How q, k and g
 come from the layer's input, and what norms and scales them, is the layer's own affair.
 
-Dimension legend: T tokens in one sequence, no batch; R of them, of one depth; H heads; k, v sizes
-of a key and a value; n is 1 (a decay for a head) or k (one for each of its channels).
+Dimension legend: T tokens in one sequence, no batch; R of them, of one depth; S states before the
+first tokens; H heads; k, v sizes of a key and a value; n is 1 (a decay for a head) or k (one for
+each of its channels).
 Next to read: chunks.py.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -40,23 +44,47 @@ def by_steps(
 ) -> Tensor:
     """What each token reads, (T, H, v), depth by depth. beta: None where nothing is corrected. The
     states of one depth are kept, so a tree of many branches takes a state for each."""
-    T, H = v_THv.shape[:2]
-    depths = paths.depths
-    # Where a token's state lies among those of its depth. A token without a parent continues from
-    # the only state that there is before the first depth, which is zero.
-    place = torch.zeros(T + 1, dtype=torch.int64, device=v_THv.device)
-    states_RHkv = v_THv.new_zeros(1, H, k_THk.shape[-1], v_THv.shape[-1])
+    first_1Hkv = v_THv.new_zeros(1, v_THv.shape[1], k_THk.shape[-1], v_THv.shape[-1])
+    begins_T = paths.parents.new_zeros(len(paths.parents))
     outs, order = [], []
-    for depth in range(int(depths.max()) + 1):
-        rows = (depths == depth).nonzero().flatten()
+    for depth in each_depth(q_THk, k_THk, v_THv, g_THn, beta_TH, paths, first_1Hkv, begins_T):
+        outs.append(depth.out_RHv)
+        order.append(depth.rows)
+    return torch.cat(outs)[torch.cat(order).argsort()]
+
+
+@dataclass(frozen=True, eq=False)
+class Depth:
+    """The tokens of one depth, their states after them, and what they read."""
+
+    rows: Tensor
+    states_RHkv: Tensor
+    out_RHv: Tensor
+
+
+def each_depth(
+    q_THk: Tensor,
+    k_THk: Tensor,
+    v_THv: Tensor,
+    g_THn: Tensor,
+    beta_TH: Tensor | None,
+    paths: Paths,
+    first_SHkv: Tensor,
+    begins_T: Tensor,
+) -> Iterator[Depth]:
+    """The rule, from states before the first tokens. begins: from which of these a token without a
+    parent continues."""
+    place = begins_T.clone()  # where each token's state lies among those of its depth
+    states_RHkv = first_SHkv
+    for depth in range(int(paths.depths.max()) + 1):
+        rows = (paths.depths == depth).nonzero().flatten()
+        before = place[rows] if depth == 0 else place[paths.parents[rows]]
         k_RHk = k_THk[rows]
-        states_RHkv = states_RHkv[place[paths.parents[rows]]] * g_THn[rows].exp()[..., None]
+        states_RHkv = states_RHkv[before] * g_THn[rows].exp()[..., None]
         u_RHv = v_THv[rows]
         if beta_TH is not None:
             found_RHv = torch.einsum("rhkv,rhk->rhv", states_RHkv, k_RHk)
             u_RHv = beta_TH[rows][..., None] * (u_RHv - found_RHv)
         states_RHkv = states_RHkv + k_RHk[..., None] * u_RHv[..., None, :]
-        outs.append(torch.einsum("rhkv,rhk->rhv", states_RHkv, q_THk[rows]))
-        order.append(rows)
+        yield Depth(rows, states_RHkv, torch.einsum("rhkv,rhk->rhv", states_RHkv, q_THk[rows]))
         place[rows] = torch.arange(len(rows), device=place.device)
-    return torch.cat(outs)[torch.cat(order).argsort()]

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from minise.errors import InputError, Unsuited
-from minise.lab.recurrent.qwen35 import Qwen35
 from minise.lab.writing.cache import extend
 from minise.lab.writing.chat import stop_tokens
 from minise.layout import pack
@@ -158,9 +157,6 @@ def decoder_that_writes(lm: LanguageModel) -> Decoder:
     decoder = getattr(lm, "decoder", None)
     if not isinstance(decoder, Decoder):
         what = "this needs weights that minise runs itself, and the model runs elsewhere"
-        raise Unsuited(f"{what}; give the folder of a llama, mistral, qwen2 or qwen3")
-    if isinstance(decoder, Qwen35):
-        what = "states are not kept for tokens that follow, so this model writes no text here"
         raise Unsuited(f"{what}; give the folder of a llama, mistral, qwen2 or qwen3")
     return decoder
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -449,6 +450,28 @@ def test_run_json_says_what_the_run_is(lm: LocalModel, finished: Path) -> None:
     assert ensemble["settings"]["group_size"] == 2
     assert "random_partitions" in ensemble["settings"]["grouping"]
     assert " at 0x" not in json.dumps(what)
+
+
+def test_another_version_of_minise_goes_on_with_a_run_and_notes_itself(
+    lm: LocalModel, finished: Path, make_run: MakeRun, tmp_path: Path, monkeypatch
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "run")
+    before = (folder / STANDARD).read_bytes()
+    monkeypatch.setattr("minise.lab.evaluation.request.__version__", "0.1.1")
+    evaluate(lm, make_run("standard", "self-ensemble"), folder, print)
+    assert (folder / STANDARD).read_bytes() == before
+    what = json.loads((folder / "run.json").read_text())
+    assert (what["format"], what["versions"]["minise"]) == (1, "0.1.1")
+
+
+def test_a_run_of_another_format_is_refused_and_left_as_it_is(
+    lm: LocalModel, finished: Path, make_run: MakeRun, tmp_path: Path
+) -> None:
+    path = shutil.copytree(finished, tmp_path / "run") / "run.json"
+    path.write_text(json.dumps({"format": 2, "of": "later"}))
+    with pytest.raises(InputError, match=r"run\.json: its format is 2, not 1; .* that wrote it"):
+        evaluate(lm, make_run("standard", "self-ensemble"), path.parent, print)
+    assert json.loads(path.read_text()) == {"format": 2, "of": "later"}
 
 
 def test_of_a_model_elsewhere_it_says_what_that_says_of_itself(

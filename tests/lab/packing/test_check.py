@@ -22,7 +22,8 @@ import minise
 from minise import InputError
 from minise.lab.packing.beside import OTHER_MASK
 from minise.lab.packing.conditions import BY_BORDERS
-from minise.lab.packing.judging import CAUSAL, FLAT, INVERTED, MOVED, NOTHING, PADDING_SHOWN, check
+from minise.lab.packing.judging import check
+from minise.lab.packing.mistakes import CAUSAL, FLAT, INVERTED, MOVED, NOTHING, PADDING_SHOWN
 from minise.lab.packing.packing import FIELDS, Packing
 from minise.layout import causal_mask
 from tests.reference.support.commands import assert_one_line, run
@@ -598,7 +599,7 @@ def test_borders_alone_need_no_mask_of_all_pairs() -> None:
     row = {"documents": [T // 8] * 8, "position_ids": torch.arange(T // 8).repeat(8)}
     row |= {"input_ids": [0] * T, "labels": [-100, *[0] * (T - 1)], "labels_are": "shifted"}
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("formats.causal_mask", "judging.causal_mask", "packing.within"):
+        for name in ("formats.causal_mask", "mistakes.causal_mask", "packing.within"):
             patch.setattr(f"minise.lab.packing.{name}", None)
         right = check(**row, cu_seqlens=[*range(0, T + 1, T // 8)])
         wrong = check(**row, cu_seqlens=[0, T])

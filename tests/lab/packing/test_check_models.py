@@ -132,7 +132,12 @@ def test_what_is_not_known_of_a_model_is_not_judged(monkeypatch: pytest.MonkeyPa
         report = check(model=tiny(**facts), **TWO, **fields)
         assert (report.equal, report.unjudged, report.findings) == (False, 5, ())
         assert words in str(report)
+    words = "LlamaForCausalLM was not measured in flex_attention"
+    assert words in str(check(model=tiny("flex_attention"), **RESTARTS))
     model = tiny()
+    model.__class__ = type("FalconForCausalLM", (type(model),), {})  # with alibi it does not
+    words = "some configs of FalconForCausalLM go by a mask of a row for each query"
+    assert words in str(check(model=model, **TWO, attention_mask=added))
     model.__class__ = type("MyOwnForCausalLM", (type(model),), {})
     assert "MyOwnForCausalLM is not in the table" in str(check(model=model, **RESTARTS))
     with pytest.raises(InputError, match="model: is none of transformers with a config"):

@@ -1,7 +1,8 @@
 """The oracle of `check` and `guard`: rows in every form that collators and trainers make, right and
-wrong, in tiny random models of ten classes of the library transformers, in each of its attentions.
-What each row is comes out of the model itself: logits, and losses and gradients where it has
-labels, beside those of the documents alone, in float32.
+wrong, in tiny random models of ten classes of the library transformers and three with axes of
+positions, in each of its attentions. What each row is comes out of the model itself: logits, and
+losses and gradients where it has labels, beside those of the documents alone, in float32. The
+gradients of a copy in bfloat16 are held to the same, by its own rounding.
 
     python -m tests.lab.packing.test_packed_models
 
@@ -30,11 +31,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 NAMES = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "mixtral", "gpt_oss", "gpt2")
 NAMES += ("opt", "biogpt")
-ATTENTIONS = ("sdpa", "eager", "flash_attention_2")
+WITH_AXES = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
 LENGTHS = [7, 5, 9]
 LONG = [4, 22, 3]  # one is longer than mistral's window of 16
 TRUNK, BRANCHES = 6, [5, 3, 4]
 MOST = 1e-3  # of a token's logits, a loss or a gradient, in float32
+LIMIT = 0.8  # of a gradient's distance in bfloat16, in what rounding does to it
 FLASH_NAMES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
@@ -109,6 +111,71 @@ def padded() -> Case:
     return Case(call, meant, [[[*range(6)]], [[*range(9)]]])
 
 
+def of_trl(**options: Any) -> Case:
+    """As trl's SFTTrainer flattens texts (padding_free), packs them, or pads them."""
+    trl = pytest.importorskip("trl.trainer.sft_trainer", reason="the extra [trainers]")
+    texts = [some_ids(length, seed)[0].tolist() for seed, length in enumerate(LENGTHS)]
+    examples: list[dict[str, Any]] = [{"input_ids": text} for text in texts]
+    if options.pop("packed", False):
+        row = [token for text in texts for token in text]
+        examples = [{"input_ids": row, "seq_lengths": LENGTHS}]
+    if options.pop("wrapped", False):  # documents whose borders nobody gives
+        examples = [{"input_ids": [token for text in texts for token in text]}]
+    batch = trl.DataCollatorForLanguageModeling(pad_token_id=0, **options)(examples)
+    call = {**batch, "use_cache": False}
+    if options.get("padding_free"):
+        meant = {"documents": LENGTHS, "padding": "right"}
+        return Case(call, meant, [places_of(LENGTHS)])
+    meant = {"documents": [[length] for length in LENGTHS], "padding": "right"}
+    return Case(call, meant, [[[*range(length)]] for length in LENGTHS])
+
+
+def axes(count: int, **call: Any) -> Case:
+    """Documents whose positions have three axes (M-RoPE), or those of texts before them."""
+    case = documents(LENGTHS, **call)
+    case.call["position_ids"] = case.call["position_ids"].expand(count, 1, -1)
+    case.meant = {"documents": [LENGTHS]}
+    return case
+
+
+def cases_with_axes(attention: str) -> Iterator[tuple[str, Case]]:
+    run_on = torch.arange(sum(LENGTHS))[None]
+    for count in (3, 4):
+        yield f"{count} axes", axes(count)
+        yield f"{count} axes, a cache", axes(count, use_cache=True)
+        yield f"{count} axes, flash arguments", axes(count, **borders(LENGTHS))
+        if attention == "flash_attention_2":
+            continue
+        mask = added(blocks(LENGTHS))
+        yield f"{count} axes, additive mask", axes(count, attention_mask=mask)
+        yield (
+            f"{count} axes run on, additive mask",
+            axes(count, attention_mask=mask, position_ids=run_on),
+        )
+    yield "positions without axes", documents(LENGTHS)
+
+
+def with_axes(name: str) -> Any:
+    """A tiny model of text and images, every parameter random."""
+    text = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 288}
+    text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    text["rope_parameters"] = {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "mrope_section": [1, 1, 2],
+    }
+    vision = {"depth": 1, "hidden_size": 32, "embed_dim": 32, "num_heads": 2, "out_hidden_size": 32}
+    library = ways.library
+    config = getattr(library, f"{name}Config")(text_config=text, vision_config=vision)
+    torch.manual_seed(0)
+    model = getattr(library, f"{name}ForConditionalGeneration")(config).eval()
+    draw = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        width = 0.3 if parameter.dim() > 1 else 0.1
+        parameter.data += width * torch.randn(parameter.shape, generator=draw)
+    return model
+
+
 def two_rows() -> Case:
     case = documents(LENGTHS)
     case.call["input_ids"] = torch.cat([some_ids(21, 3), some_ids(21, 4)])
@@ -160,6 +227,12 @@ def cases(attention: str) -> Iterator[tuple[str, Case]]:
     one[..., 7:, 6] = True
     yield "collator", of_collator(flash=False)
     yield "collator, flash arguments", of_collator(flash=True)
+    yield "trl, flat", of_trl(padding_free=True)
+    yield "trl, flat and padded", of_trl(padding_free=True, pad_to_multiple_of=8)
+    yield "trl, packed", of_trl(padding_free=True, packed=True)
+    yield "trl, wrapped", of_trl(padding_free=True, wrapped=True)
+    yield "trl, padded", of_trl()
+    yield "trl, padded, with positions", of_trl(return_position_ids=True)
     yield "positions", documents(LENGTHS)
     yield "positions, a cache", documents(LENGTHS, use_cache=True)
     yield (
@@ -217,55 +290,91 @@ class Truth:
     loss: bool
 
 
-def truth(model: Any, case: Case) -> Truth:
-    """In float32. A model that refuses the call gives nothing that is equal."""
-    has_labels = "labels" in case.call
-    call = {name: value for name, value in case.call.items() if name != "labels"}
-    model.zero_grad()
-    with torch.set_grad_enabled(has_labels):
+@dataclass
+class Runs:
+    """Of a call and its prompts alone. paths: the row and the tokens of each prompt. alone: its
+    logits. packed: (rows, T, V)."""
+
+    paths: list[tuple[int, list[int]]]
+    alone: list[Tensor]
+    packed: Tensor
+
+
+def run(model: Any, case: Case) -> Runs | None:
+    """None if the model refuses the call."""
+    call = {name: value for name, value in case.call.items() if name not in ("labels", "seq_idx")}
+    mask = call.get("attention_mask")
+    if mask is not None and mask.is_floating_point():
+        call["attention_mask"] = mask.to(model.dtype).clamp(min=torch.finfo(model.dtype).min)
+    with torch.set_grad_enabled("labels" in case.call):
         try:
             packed = model(**call).logits
-        except Exception:
-            return Truth(False, False)
-        right = []
+        except Exception:  # whatever the library raises
+            return None
+        found = Runs([], [], packed)
         for row, prompts in enumerate(case.prompts):
             for tokens in prompts:
                 ids = call["input_ids"][row, tokens][None]
-                right.append(model(input_ids=ids, use_cache=False).logits[0])
-    paths = [(row, tokens) for row, prompts in enumerate(case.prompts) for tokens in prompts]
-    logits = True
-    for (row, tokens), expected in zip(paths, right, strict=True):
-        logits = logits and near(expected, packed[row, tokens])
-    if not has_labels:
-        return Truth(logits, True)
+                found.paths.append((row, tokens))
+                found.alone.append(model(input_ids=ids, use_cache=False).logits[0])
+    return found
 
-    given = loss_of(packed[0], case.call["labels"][0])
+
+def truth(model: Any, case: Case) -> Truth:
+    """In float32. A model that refuses the call gives nothing that is equal."""
+    found = run(model, case)
+    if found is None:
+        return Truth(False, False)
+    logits = True
+    for (row, tokens), expected in zip(found.paths, found.alone, strict=True):
+        logits = logits and near(expected, found.packed[row, tokens])
+    if "labels" not in case.call:
+        return Truth(logits, True)
+    given, meant = losses(case, found)
+    loss = near(meant[None, None], given[None, None])
+    loss = loss and near(gradients(model, meant), gradients(model, given))
+    return Truth(logits, loss)
+
+
+def losses(case: Case, found: Runs) -> tuple[Tensor, Tensor]:
+    """The loss of the call, and that of its prompts alone."""
+    given = torch.zeros(())
+    for logits, labels in zip(found.packed, case.call["labels"], strict=True):
+        given = given + loss_of(logits, labels)
     meant = torch.zeros(())
-    for (row, tokens), expected in zip(paths, right, strict=True):
-        ids = call["input_ids"][row, tokens]
-        targets = ids.clone()
+    for (row, tokens), logits in zip(found.paths, found.alone, strict=True):
+        targets = case.call["input_ids"][row, tokens].clone()
         if "trunk" in case.meant:
             targets[:TRUNK] = -100
-        meant = meant + loss_of(expected, targets)
-    loss = near(meant[None, None], given[None, None])
-    loss = loss and near_gradients(model, given, meant)
-    return Truth(logits, loss)
+        meant = meant + loss_of(logits, targets)
+    return given, meant
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     """The sum over targets, each predicted by the row before."""
     return torch.nn.functional.cross_entropy(
-        logits[:-1], labels[1:], ignore_index=-100, reduction="sum"
+        logits[:-1].float(), labels[1:], ignore_index=-100, reduction="sum"
     )
 
 
-def near_gradients(model: Any, given: Tensor, meant: Tensor) -> bool:
+def gradients(model: Any, loss: Tensor) -> Tensor:
+    """(1, all parameters)."""
     parameters = [one for one in model.parameters() if one.requires_grad]
     options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-    one = torch.autograd.grad(given, parameters, **options)
-    other = torch.autograd.grad(meant, parameters, **options)
-    flat, expected = (torch.cat([part.flatten() for part in parts])[None] for parts in (one, other))
-    return near(expected, flat)
+    parts = torch.autograd.grad(loss, parameters, **options)
+    return torch.cat([part.flatten().double() for part in parts])[None]
+
+
+def rounding_of_gradients(model: Any, narrow: Any, case: Case) -> float | None:
+    """How far the gradients of a call in bfloat16 are from those of its prompts alone in bfloat16,
+    in what is measured of rounding: those alone, from the same in float32."""
+    wide, found = run(model, case), run(narrow, case)
+    if wide is None or found is None:
+        return None
+    given, meant = losses(case, found)
+    right = gradients(narrow, meant)
+    rounding = (right - gradients(model, losses(case, wide)[1])).norm()
+    return float((gradients(narrow, given) - right).norm() / rounding)
 
 
 def near(expected: Tensor, given: Tensor) -> bool:
@@ -312,11 +421,15 @@ def guarded(case: Case, model: Any) -> str:
 @dataclass
 class Counts:
     """By who said it ("check", "check, this model", "guard, bfloat16", ...), what was said, and
-    what came out. wrong: said equal and was not. too_strict: the other way."""
+    what came out. wrong: said equal and was not. too_strict: the other way. gradients: how far
+    those in bfloat16 are, in rounding, of calls that came out equal in float32, and of others."""
 
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     too_strict: list[str] = field(default_factory=list)
+    gradients: dict[bool, list[tuple[float, str]]] = field(
+        default_factory=lambda: {True: [], False: []}
+    )
 
     def add(self, who: str, said: str, is_equal: bool, what: str, why: Callable[[], str]) -> None:
         self.counts[who, said, "equal" if is_equal else "not equal"] += 1
@@ -330,28 +443,14 @@ def reasons(report: Any) -> str:
     return "; ".join(finding.words for finding in report.findings)
 
 
-def runs(model: Any) -> bool:
-    """Whether it runs in its attention: flash attention of gpt2 does not in float32."""
-    try:
-        model(input_ids=some_ids(5), use_cache=False)
-    except Exception:
-        return False
-    return True
-
-
 def judge(name: str, counts: Counts) -> None:
-    model = ways.tiny(name)
+    forms = cases_with_axes if name in WITH_AXES else cases
+    model = with_axes(name) if name in WITH_AXES else ways.tiny(name)
     narrow = copy.deepcopy(model).to(torch.bfloat16)
-    supported = {"eager": True, "sdpa": model._supports_sdpa}
-    supported["flash_attention_2"] = model._supports_flash_attn
-    for attention in ATTENTIONS:
-        if not supported[attention]:
-            continue
+    for attention in ways.attentions_of(model):
         ways.set_attention(model, attention)
         ways.set_attention(narrow, attention)
-        if not runs(model):
-            continue
-        for form, case in cases(attention):
+        for form, case in forms(attention):
             what = f"{name}, {attention}, {form}"
             out = truth(model, case)
             is_equal = out.logits and out.loss
@@ -366,9 +465,13 @@ def judge(name: str, counts: Counts) -> None:
             for dtype, one in (("float32", model), ("bfloat16", narrow)):
                 verdict = guarded(case, one)
                 counts.add(f"guard, {dtype}", verdict, out.logits, what, str)
+            if "labels" in case.call:
+                apart = rounding_of_gradients(model, narrow, case)
+                if apart is not None:
+                    counts.gradients[is_equal].append((apart, what))
 
 
-def all_counts(names: tuple[str, ...] = NAMES) -> Counts:
+def all_counts(names: tuple[str, ...] = NAMES + WITH_AXES) -> Counts:
     counts = Counts()
     with ways.flash_kernel():
         for name in names:
@@ -384,12 +487,17 @@ def test_equal_is_said_only_where_it_comes_out() -> None:
     for who in ("check, this model", "guard, float32", "guard, bfloat16"):
         assert counts.counts[who, "equal", "equal"] > 100
         assert counts.counts[who, "not equal", "not equal"] > 100
+    assert max(counts.gradients[True])[0] < LIMIT < min(counts.gradients[False])[0]
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    found = all_counts(tuple(sys.argv[1:]) or NAMES)
+    found = all_counts(tuple(sys.argv[1:]) or NAMES + WITH_AXES)
     for key, count in sorted(found.counts.items()):
         print(count, *key, sep=" | ")
+    for is_equal, apart in found.gradients.items():
+        if apart:
+            print(len(apart), "gradients in bfloat16, equal" if is_equal else "not equal")
+            print(*min(apart), *max(apart))
     for line in (*found.wrong, *found.too_strict):
         print(line)

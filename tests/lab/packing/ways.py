@@ -28,6 +28,7 @@ library = pytest.importorskip("transformers", reason="the extra [parity] is miss
 LENGTHS = [7, 5, 9]
 ENDS = torch.tensor([0, 7, 12, 21], dtype=torch.int32)
 MOST = 1e-3  # of a token's logits: rounding of float32 is below, a leak above
+ASKING = ("falcon", "gpt_neo", "gptj")  # modules that ask for the kernel when they are imported
 # Of each attention: the forms that are tried.
 TRIED = {
     "sdpa": ("additive", "bool", "restarts"),
@@ -65,7 +66,8 @@ def flash_attn_func(
     if window_size[0] >= 0:
         shown &= back <= window_size[0]
     scores = scores.masked_fill(~shown, float("-inf"))
-    return (scores.float().softmax(dim=-1).to(v.dtype) @ values).transpose(1, 2)
+    made = scores.float().softmax(dim=-1).to(v.dtype) @ values
+    return made.transpose(1, 2).contiguous()  # as a kernel gives it
 
 
 def flash_attn_varlen_func(
@@ -87,28 +89,39 @@ def flash_attn_varlen_func(
     made = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=v.dtype)
     borders = zip(cu_seqlens_q, cu_seqlens_q[1:], cu_seqlens_k, cu_seqlens_k[1:], strict=False)
     for start, end, start_k, end_k in borders:
-        one = (q[start:end], k[start_k:end_k], v[start_k:end_k])
-        batch = [x[None] for x in one]
-        more = (softmax_scale, causal, window_size, softcap)
-        made[start:end] = flash_attn_func(*batch, 0.0, *more)[0]
+        made[start:end] = flash_attn_func(
+            q[start:end][None],
+            k[start_k:end_k][None],
+            v[start_k:end_k][None],
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=window_size,
+            softcap=softcap,
+        )[0]
     return made
 
 
 @contextmanager
 def flash_kernel() -> Iterator[None]:
-    """The stand-in, where the library asks for its kernel."""
+    """The stand-in, where the library asks for its kernel. It computes in float32, too: the library
+    need not look for a dtype to cast to, which fails in layers without a linear part."""
     place = library.modeling_flash_attention_utils
     process = place._lazy_define_process_function(flash_attn_varlen_func)
     functions = (flash_attn_func, flash_attn_varlen_func, None, place._pad_input)
     found = ((*functions, place._unpad_input), (process, dict))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(place, "lazy_import_flash_attention", lambda *names, **more: found)
+        dtype = "transformers.integrations.flash_attention.get_target_dtype"
+        patch.setattr(dtype, lambda query, module: None)
+        for name in ASKING:
+            function = f"transformers.models.{name}.modeling_{name}._flash_attention_forward"
+            patch.setattr(function, place._flash_attention_forward, raising=False)
         yield
 
 
 def set_attention(model: Any, kind: str) -> None:
     """Without the question whether the kernel is installed."""
-    for module in [model, *model.modules()]:
+    for module in model.modules():
         if hasattr(getattr(module, "config", None), "_attn_implementation_internal"):
             module.config._attn_implementation_internal = kind
 
@@ -158,8 +171,9 @@ def goes_by(model: Any, attention: str, form: str) -> bool:
     return bool((apart < MOST).all())
 
 
-def tiny(name: str) -> Any:
-    """A tiny model in float32, every parameter random. Raises what the library raises."""
+def tiny(name: str, attention: str = "eager") -> Any:
+    """A tiny model in float32, every parameter random. Some classes choose their layers by the
+    attention when they are made. Raises what the library raises."""
     config = zoo.tiny_config(name)
     with torch.device("meta"):
         shape = library.AutoModelForCausalLM.from_config(config)
@@ -167,7 +181,16 @@ def tiny(name: str) -> Any:
     if parameters > zoo.MOST_PARAMETERS:
         raise ValueError(f"{parameters:,} parameters")
     torch.manual_seed(0)
-    model = library.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+
+    def as_asked(self: Any, kind: str | None, *more: Any, **named: Any) -> str:
+        """Without the question whether the kernel is installed."""
+        return kind or "eager"
+
+    with pytest.MonkeyPatch.context() as patch:
+        place = library.PreTrainedModel
+        patch.setattr(place, "_check_and_adjust_attn_implementation", as_asked)
+        model = library.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    model = model.eval()
     draw = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         width = 0.3 if parameter.dim() > 1 else 0.1  # scores of attention that tell tokens apart
@@ -177,35 +200,50 @@ def tiny(name: str) -> Any:
 
 def measured(name: str) -> tuple[str, list[str]]:
     """The name of a class, and by what it goes: "sdpa additive" and so on."""
-    model = tiny(name)
-    has = {"eager": True, "sdpa": model._supports_sdpa}
-    has["flash_attention_2"] = model._supports_flash_attn
+    first = tiny(name)
     found = []
     with flash_kernel():
-        for attention, forms in TRIED.items():
-            for form in forms:
-                if has[attention] and goes_by(model, attention, form):
+        for attention in attentions_of(first):
+            try:
+                model = tiny(name, attention)
+            except Exception:  # whatever the library raises: the class refuses this attention
+                continue
+            for form in TRIED[attention]:
+                if goes_by(model, attention, form):
                     found.append(f"{attention} {form}")
-    return type(model).__name__, found
+    return type(first).__name__, found
+
+
+def attentions_of(model: Any) -> list[str]:
+    """Those that its class has, of the ones that are tried."""
+    has = {"eager": True, "sdpa": model._supports_sdpa}
+    has["flash_attention_2"] = model._supports_flash_attn
+    return [attention for attention in TRIED if has[attention]]
 
 
 def table() -> dict[str, Any]:
-    """By what each class goes: those that go by the same are one line."""
-    classes: dict[str, list[str]] = {}
+    """By what each class goes, and by what with some of its configs alone: those that go by the
+    same are one line."""
+    measured_of: dict[str, list[list[str]]] = {}  # of each class: of each of its configs
     for name in zoo.names():
         try:
             made, found = measured(name)
         except Exception as error:  # of many kinds, of the library and of what it calls
             print(f"{name}: not built: {type(error).__name__} {' '.join(str(error).split())[:90]}")
             continue
-        # Of several configs of a class: what all of them go by.
-        classes[made] = [one for one in classes.get(made, found) if one in found]
-    groups: dict[str, list[str]] = {}
-    for made, found in sorted(classes.items()):
-        groups.setdefault(", ".join(found), []).append(made)
+        measured_of.setdefault(made, []).append(found)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for made, configs in sorted(measured_of.items()):
+        by_any = list(dict.fromkeys(way for found in configs for way in found))
+        always = [way for way in by_any if all(way in found for found in configs)]
+        sometimes = [way for way in by_any if way not in always]
+        groups.setdefault((", ".join(always), ", ".join(sometimes)), []).append(made)
     rows = []
-    for found, names in sorted(groups.items(), key=lambda row: -len(row[1])):
-        rows.append({"goes_by": found.split(", ") if found else [], "classes": names})
+    for (by_all, by_some), names in sorted(groups.items(), key=lambda row: -len(row[1])):
+        row: dict[str, Any] = {"goes_by": by_all.split(", ") if by_all else []}
+        if by_some:
+            row["some_configs_go_by"] = by_some.split(", ")
+        rows.append(row | {"classes": names})
     return {"transformers": library.__version__, "measured": str(date.today()), "rows": rows}
 
 
@@ -213,4 +251,5 @@ if __name__ == "__main__":
     made = table()
     TABLE.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     for row in made["rows"]:
-        print(len(row["classes"]), row["goes_by"], row["classes"][:9])
+        some = row.get("some_configs_go_by", [])
+        print(len(row["classes"]), row["goes_by"], some, row["classes"][:9])

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from minise.lab.recurrent import qwen35
+from minise.lab.recurrent import along
 from minise.lab.recurrent.chunks import decay_of, products
 from minise.layout import causal_mask, pack
 
@@ -221,8 +221,8 @@ def wrong_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, paths: 
 def planted(row: Row) -> Any:
     """Let the recurrent layers of every Qwen3.5 compute by the masks of a row."""
     with (
-        mock.patch.object(qwen35, "paths_of", return_value=Wrong(row)),
-        mock.patch.object(qwen35, "convolve", wrong_convolution),
-        mock.patch.object(qwen35, "by_chunks", wrong_rule),
+        mock.patch.object(along, "paths_of", return_value=Wrong(row)),
+        mock.patch.object(along, "convolve", wrong_convolution),
+        mock.patch.object(along, "by_chunks", wrong_rule),
     ):
         yield

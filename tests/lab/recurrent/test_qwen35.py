@@ -16,7 +16,6 @@ from minise import (
     LocalModel,
     Question,
     explain,
-    generate,
     load,
     packed_loss,
     record,
@@ -24,6 +23,7 @@ from minise import (
 )
 from minise.commands.cli import main
 from minise.engines import ENGINES, separate, tree
+from minise.lab.decisions import decide
 from minise.lab.recurrent.definition import Definition
 from minise.lab.recurrent.qwen35 import Qwen35
 from minise.lab.recurrent.qwen35_config import read_hybrid_config
@@ -42,6 +42,7 @@ from tests.lab.recurrent.hybrid import (
 )
 
 SEEDS = range(12)
+BIRDS = {"wren": "A small bird", "oak": "A tree", "trout": "A fish"}
 
 
 def gap(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -107,6 +108,32 @@ def test_a_top_layer_with_a_state_gives_the_rows_that_are_asked_for() -> None:
     rows = decoder(layout.tokens, layout.positions, layout.mask, layout.ends)
     assert gap(rows, whole[layout.ends]) < 1e-12
     assert gap(rows, separate(decoder, *prompts_of(4))) < 1e-12
+
+
+@pytest.mark.parametrize("method", ["presence", "self-ensemble(group_size=2)"])
+def test_decide_answers_many_questions_in_one_pass(lm: LocalModel, method: str) -> None:
+    """Each as alone, prompt by prompt."""
+    asked = {
+        "bird": {"type": "choice", "instructions": "Which flies?", "criteria": BIRDS},
+        "late": {"type": "noul", "instructions": "Is it late?"},
+        "tall": {"type": "score", "instructions": "How tall?", "criteria": ["Low", "Mid", "High"]},
+    }
+    together = decide(lm, "A wren sat on an oak.", asked, method)
+    for name, question in asked.items():
+        one = {name: question}
+        alone = decide(lm.with_engine("separate"), "A wren sat on an oak.", one, method)[name]
+        expected = pytest.approx(alone.probabilities, abs=1e-12)
+        assert together[name].probabilities == expected
+    assert len({*together["bird"].probabilities.values()}) == 3
+
+
+def test_texts_under_one_mask_run_side_by_side(lm: LocalModel) -> None:
+    """As in training: a batch of texts, whose paths are found once."""
+    tokens = torch.arange(5, 245).view(3, 80)
+    together = lm.decoder(tokens, torch.arange(80), causal_mask(80))
+    for row, text in zip(together, tokens, strict=True):
+        alone = lm.decoder(text, torch.arange(80), causal_mask(80))
+        assert (row - alone).abs().max() <= 1e-12
 
 
 def test_a_mask_that_is_no_tree_is_refused_in_one_line(lm: LocalModel) -> None:
@@ -294,5 +321,3 @@ def prompts_to_verify(lm: LocalModel) -> Prompts:
 def test_what_it_does_not_do_is_refused_in_one_line(lm: LocalModel, question: Question) -> None:
     with pytest.raises(InputError, match="a state has them already"):
         explain(lm, question)
-    with pytest.raises(InputError, match="writes no text here"):
-        generate(lm, [[1, 2, 3]], max_new_tokens=2)

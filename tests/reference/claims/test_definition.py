@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 import minise
 from minise import definition
+from minise.commands.cli import main
 from minise.commands.options import QUESTION
 from minise.method import SelfEnsemble
 from minise.question import Question
@@ -62,9 +63,9 @@ def test_the_core_gives_its_scores(name: str) -> None:
     for question in (QUESTION, *OTHERS):
         choices = list(question.choices)
         key = f"3/{question.id}"
-        found = definition.self_ensemble(model, question.text, choices, m=3, N=4, key=key)
+        found = definition.self_ensemble(model, question.text, choices, m=3, N=2, key=key)
         for engine in ("tree", "packed", "separate"):
-            answer = minise.self_ensemble(lm, question, 3, trials=4, seed=3, engine=engine)
+            answer = minise.self_ensemble(lm, question, 3, trials=2, seed=3, engine=engine)
             for choice, listed in enumerate(found[:-1]):
                 assert float(answer.scores[choice]) == pytest.approx(mean(listed), abs=1e-12)
                 parts = []
@@ -105,14 +106,14 @@ def test_the_core_packs_the_same_sequence(name: str) -> None:
             assert torch.equal(ours, defined)
 
 
-def test_it_runs_and_prints_the_numbers_that_ask_prints() -> None:
+def test_it_runs_and_prints_the_numbers_that_ask_prints(capsys) -> None:
     command = [sys.executable, "minise/definition.py", "weights/tiny-llama"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    command = [sys.executable, "-m", "minise", "ask", "--dtype", "float64"]
-    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert main(["ask", "--dtype", "float64"]) == 0
+    asked = capsys.readouterr().out
     for choice in QUESTION.choices:
         [defined] = re.findall(f"^{choice} .*", done.stdout, re.MULTILINE)
         standard, score, error = re.findall(r"[\d.]+", defined)
-        [shown] = re.findall(f"^  {choice} .*", asked.stdout, re.MULTILINE)
+        [shown] = re.findall(f"^  {choice} .*", asked, re.MULTILINE)
         numbers = re.findall(r"[\d.]+", shown)
         assert numbers == [standard, score, error]

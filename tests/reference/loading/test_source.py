@@ -135,6 +135,14 @@ def test_refusals_of_the_hub_name_the_repository_and_the_remedy(hub: Hub, tmp_pa
     assert hub.fetched == []
 
 
+def test_without_a_network_no_token_is_asked_for(tmp_path: Path) -> None:
+    (line,) = fetch(closed_port(), tmp_path)
+    assert line.startswith("owner/name: no such folder")
+    assert line.endswith("; give a folder, or try again when the hub answers")
+    (line,) = fetch(closed_port(), tmp_path, HF_HUB_OFFLINE="1")
+    assert line.endswith("; give a folder, or unset it")
+
+
 def test_the_token_of_the_environment_opens_a_gated_repository(hub: Hub, tmp_path: Path) -> None:
     hub.refused["owner/name"] = (403, "GatedRepo")
     assert fetch(hub.url, tmp_path, HF_TOKEN=TOKEN) == [f"{COMMIT} {SINGLE}"]
