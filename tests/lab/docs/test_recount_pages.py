@@ -148,7 +148,7 @@ def test_the_differences_of_confidence() -> None:
             *((row[2], scaled, "under"), (row[3], scaled, "over")),
             *((row[4], (one, other), "under"), (row[5], (one, other), "over")),
         ):
-            check_ratio(text, *frames, name)
+            check_ratio(text, frames[0], frames[1], name)
 
 
 def test_the_readings_of_confidence() -> None:
