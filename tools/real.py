@@ -25,7 +25,7 @@ import matplotlib.style
 from matplotlib.figure import Figure
 
 from minise.lab.evaluation import figures
-from minise.lab.evaluation.metrics import holm
+from minise.lab.evaluation.metrics import READ_OUT, SHARES, holm
 from minise.lab.files import write_file
 from tools import markdown, verdict
 from tools.bench import costs
@@ -40,9 +40,9 @@ from tools.records import (
     record,
     sign_p,
 )
+from tools.studies import confidence_tables
 
 PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "serving", "costs")]
-SHARES = ("accuracy", "under", "over", "confidence", "null", "on_labels", "flips")
 SEEN = ("†", "‡")  # after the name of a pair that somebody had seen: before the plan, before it ran
 
 Spec = dict[str, Any]  # a table of tables.json
@@ -191,6 +191,8 @@ FORMS = {
     "verdict, by orders": lambda spec: verdict.as_curve(),
     "verdict, arms": lambda spec: verdict.as_arms(),
     "parts": costs.as_parts,
+    "scale-free": confidence_tables.as_scale_free,
+    "readings": confidence_tables.as_readings,
 }
 
 
@@ -223,12 +225,12 @@ def written(values: dict[str, Any], name: str) -> str:
         return "-"  # a run does not have it
     if name in ("n", "tokens"):
         return f"{value:,.0f}"
-    if name.removesuffix("+") not in SHARES:
-        return f"{value:.3f}"
-    text = f"{100 * value:.1f}"
+    is_percent = name.removesuffix("+") in (*SHARES, *READ_OUT)
+    factor, digits = (100, ".1f") if is_percent else (1, ".3f")
+    text = format(factor * value, digits)
     if name.endswith("+"):
-        low, high = values[f"{name[:-1]}_interval"]
-        text += f" [{100 * low:.1f}, {100 * high:.1f}]"
+        low, high = (format(factor * end, digits) for end in values[f"{name[:-1]}_interval"])
+        text += f" [{low}, {high}]"
     return text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -76,14 +77,34 @@ def short(value: Any) -> Any:
 
 @cache
 def answers_of(cell: str) -> list[SavedAnswer]:
-    """The answers of "NAME/TASK-METHOD". Records hold no scores."""
+    """The answers of "NAME/TASK-METHOD". Records hold no scores, but these follow: a trial lists
+    each choice once, so the scores of a question have the sum of what its prompts give to choices:
+    the number of a trial's prompts, times 1 less the mean of "None of the above"."""
     packed = (RECORDS / f"{cell}.jsonl.gz").read_bytes()
+    prompts = prompts_of_trial(cell)
     answers = []
     for text in gzip.decompress(packed).splitlines():
         line = json.loads(text)
         line["normalized"] = line.pop("probabilities")
-        answers.append(answer_of({**line, "scores": line["normalized"]}))
+        total = prompts * (1 - (line["null"] or 0))
+        scores = [total * p for p in line["normalized"]]
+        answers.append(answer_of({**line, "scores": scores}))
     return answers
+
+
+def prompts_of_trial(cell: str) -> int:
+    """How many prompts list all choices once, by what run.json says of the method."""
+    name, _, rest = cell.partition("/")
+    tasks = json.loads((RECORDS / name / "run.json").read_text("utf-8"))["tasks"]
+    task = max((task for task in tasks if rest.startswith(f"{task}-")), key=len)
+    methods = tasks[task]["methods"]
+    method = methods[rest.removeprefix(f"{task}-")]
+    if method["kind"] == "first-trials":
+        method = methods[method["settings"]["of"]]
+    choices = int(tasks[task]["choices"])
+    if method["kind"] == "presence":
+        return choices
+    return math.ceil(choices / method["settings"].get("group_size", choices))
 
 
 @cache

@@ -126,6 +126,11 @@ EXPERIMENTS = {
         skip={"banking77": 350, "qasc": 312},  # other runs have asked these (docs/real.md)
         keep_groups=True,
     ),
+    "confidence": Experiment(  # standard inference on the questions of `verdict`
+        named("standard:standard(template=mmlu)"),
+        question_seed=0,
+        skip={"banking77": 350, "qasc": 312},
+    ),
     "efficiency": Experiment(
         LAYOUTS,
         tables=("costs",),

@@ -1,7 +1,7 @@
 """The quality of a method's answers and of its confidence, with bootstrap intervals.
 
-A cell is the answers of one method to one task. The confidence f of an answer is the probability
-of the choice that it predicts.
+A cell is the answers of one method to one task. The confidence f of an answer is the score of the
+choice that it predicts: the paper's final probability, the mean (Eq. 2).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,11 @@ RESAMPLES_AT_ONCE = 100
 FOLDS = 5  # of the clusters, for the temperature of matched_nll
 # The answer has probability 0 if no group held it. One such question would make the mean infinite.
 SMALLEST = 1e-12
-SHARES = ("accuracy", "under", "over", "flips")
+OTHER_SCALES = ("normalized_under", "normalized_over", "matched_under", "matched_over")
+SHARES = ("accuracy", "under", "over", *OTHER_SCALES, "flips")
 LOSSES = ("nll", "matched_nll", "brier")
 READ_OUT = ("confidence", "null", "on_labels")
-MEANS = ("accuracy", *LOSSES, "under", "over", "flips", "tokens", *READ_OUT, "seconds")
+MEANS = (*SHARES, *LOSSES, "tokens", *READ_OUT, "seconds")
 NAMES = (*MEANS, "ece", "auroc")
 Array = NDArray[np.float64]
 
@@ -47,7 +48,8 @@ def scored(answers: Sequence[SavedAnswer]) -> pd.DataFrame:
             "prediction": answer.prediction,
             "tokens": answer.tokens,
             "cluster": answer.cluster or f"\0{answer.id}",
-            "confidence": p[answer.prediction],
+            "confidence": answer.scores[answer.prediction],
+            "normalized": p[answer.prediction],
             "right_p": p[answer.answer],
             "squares": sum(x * x for x in p),
             "chance": 1 / len(p),
@@ -64,12 +66,24 @@ def scored(answers: Sequence[SavedAnswer]) -> pd.DataFrame:
     f = frame.confidence
     is_right = frame.answer == frame.prediction
     frame["accuracy"] = is_right.astype(float)
-    frame["under"] = np.where(is_right, f < TAU, np.nan)
-    frame["over"] = np.where(is_right, np.nan, f > TAU)
     edges = np.linspace(0, 1, BINS + 1)
     frame["bin"] = np.searchsorted(edges[1:-1], f)
     frame["nll"] = -np.log(np.maximum(frame.right_p, SMALLEST))
-    frame["matched_nll"] = matched(answers, frame.cluster.to_numpy())
+    K = max(len(answer.normalized) for answer in answers)
+    p_of_all = np.zeros((len(answers), K))
+    for row, answer in zip(p_of_all, answers, strict=True):
+        row[: len(answer.normalized)] = answer.normalized
+    log_p = matched(p_of_all, frame.answer.to_numpy(), frame.cluster.to_numpy())
+    rows = np.arange(len(answers))
+    frame["matched_nll"] = -log_p[rows, frame.answer]
+    frame["matched"] = np.exp(log_p[rows, frame.prediction])
+    for prefix, name in (
+        ("", "confidence"),
+        ("normalized_", "normalized"),
+        ("matched_", "matched"),
+    ):
+        frame[f"{prefix}under"] = np.where(is_right, frame[name] < TAU, np.nan)
+        frame[f"{prefix}over"] = np.where(is_right, np.nan, frame[name] > TAU)
     frame["brier"] = frame.squares - 2 * frame.right_p + 1
 
     # Of the other seeds of a question, the share with another prediction.
@@ -79,39 +93,37 @@ def scored(answers: Sequence[SavedAnswer]) -> pd.DataFrame:
     return frame
 
 
-def matched(answers: Sequence[SavedAnswer], cluster: NDArray[np.int64]) -> Array:
-    """Each answer's -log p(answer) at the temperature that is best on the other folds (n,)."""
-    n = len(answers)
-    K = max(len(answer.normalized) for answer in answers)
-    log_p = np.full((n, K), -np.inf)
-    for row, answer in zip(log_p, answers, strict=True):
-        row[: len(answer.normalized)] = np.log(np.maximum(answer.normalized, SMALLEST))
-    choices = np.array([answer.answer for answer in answers])
-    right = log_p[np.arange(n), choices]
-    top = log_p.max(axis=1)
+def matched(p: Array, right: NDArray[np.int64], cluster: NDArray[np.int64]) -> Array:
+    """The logarithm of p ** (1 / T), normalised, with the T that is best on the other folds (n, K).
+    p: (n, K), 0 where there is no such choice; scores, and scores divided by their sum, give the
+    same. right: the right choices (n,). cluster: numbers from 0 (n,)."""
+    rows = np.arange(len(p))
+    log_p = np.log(p, out=np.full(p.shape, -np.inf), where=p > 0)
+    log_p[rows, right] = np.log(np.maximum(p[rows, right], SMALLEST))
+    log_p -= log_p.max(axis=1, keepdims=True)
 
-    def losses(sharper: float, some: NDArray[np.bool_]) -> Array:
-        """`sharper` is log(1 / T). As a function of 1 / T each loss is convex."""
-        b = np.exp(sharper)
-        spread = np.exp(b * (log_p[some] - top[some, None])).sum(axis=1)
-        return np.asarray(np.log(spread) - b * (right[some] - top[some]))
+    def sharpened(sharper: float, some: NDArray[np.bool_]) -> Array:
+        """`sharper` is log(1 / T)."""
+        scaled = np.exp(sharper) * log_p[some]
+        return np.asarray(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True)))
 
     def objective(sharper: float, some: NDArray[np.bool_]) -> float:
+        losses = -sharpened(sharper, some)[np.arange(some.sum()), right[some]]
         # Without the prior of log T a cell that is all right would have T = 0.
         clusters = len(np.unique(cluster[some]))
         prior = sharper**2 / (8 * clusters)
-        return float(losses(sharper, some).mean() + prior)
+        return float(losses.mean() + prior)
 
     order = np.random.Generator(np.random.PCG64(0)).permutation(cluster.max() + 1)
     folds = (order % FOLDS)[cluster]
-    result = np.full(n, np.nan)
+    result = np.full(p.shape, np.nan)
     for fold in np.unique(folds):
         others = folds != fold
         if others.any():
             best = minimize_scalar(
                 objective, bounds=(-5, 5), args=(others,), options={"xatol": 1e-8}
             )
-            result[~others] = losses(best.x, ~others)
+            result[~others] = sharpened(best.x, ~others)
     return result
 
 
@@ -220,7 +232,7 @@ def predicted(answers: Sequence[SavedAnswer]) -> dict[str, Any]:
     K = max(len(answer.normalized) for answer in answers)
     numbers: dict[str, Any] = {"n": len(answers), **dict.fromkeys(NAMES)}
     values: dict[str, list[float | None]] = {
-        "confidence": [answer.normalized[answer.prediction] for answer in answers],
+        "confidence": [answer.scores[answer.prediction] for answer in answers],
         "null": [answer.null for answer in answers],
         "on_labels": [answer.on_labels for answer in answers],
         "tokens": [answer.tokens for answer in answers],

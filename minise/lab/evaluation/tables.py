@@ -75,10 +75,13 @@ BRACKETS = (
     "(percentile, 1,000 resamples)."
 )
 READ = {  # what a column is, where its name does not say it
-    "under": "under: of the right answers with a probability below 0.5.",
+    "under": "under: of the right answers whose score, the mean (Eq. 2), is below 0.5.",
     "over": "over: of the wrong ones with one above 0.5.",
+    "normalized_under": "normalized: the same by the score divided by the sum of all choices'.",
+    "matched_under": "matched: at the temperature that is best for other questions.",
     "flips": "flips: of the questions with another prediction under another seed.",
-    "matched_nll": "matched_nll: at the temperature that is best for other questions.",
+    "matched_nll": "matched_nll: at the same temperature.",
+    "auroc": "auroc: how often a right answer has a larger score than a wrong one; no scale.",
     "ece": "ece: 15 bins of equal width.",
 }
 

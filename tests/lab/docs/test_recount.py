@@ -12,10 +12,14 @@ import pytest
 
 pd = pytest.importorskip("pandas")
 np = pytest.importorskip("numpy")
+optimize = pytest.importorskip("scipy.optimize")
+sklearn_metrics = pytest.importorskip("sklearn.metrics")
 
 DOCS = Path(__file__).parents[3] / "docs"
 TABLES = json.loads((DOCS / "real" / "tables.json").read_text("utf-8"))
-PAGES = "".join((DOCS / name).read_text("utf-8") for name in ("real.md", "serving.md", "costs.md"))
+NAMES = ("real.md", "serving.md", "costs.md", "decisions.md")
+PAGES = "".join((DOCS / name).read_text("utf-8") for name in NAMES)
+FOLDS = 5
 ENDPOINT = 1.1  # points by which an end of an interval may differ between two sets of draws
 
 pytestmark = pytest.mark.slow
@@ -33,7 +37,46 @@ def shown(name: str, bold: bool = False) -> list[list[str]]:
 def frame_of(cell: str) -> Any:
     frame = pd.read_json(DOCS / "real" / f"{cell}.jsonl.gz", lines=True, precise_float=True)
     frame["right"] = frame.prediction == frame.answer
-    frame["f"] = frame.probabilities.map(max)
+    frame["normalized"] = frame.probabilities.map(max)
+    frame["f"] = frame.normalized * summed(cell, frame)
+    return frame
+
+
+def summed(cell: str, frame: Any) -> Any:
+    """The sum of a question's scores: what the prompts that list each choice once give to choices,
+    and not to "None of the above"."""
+    run = json.loads((DOCS / "real" / cell).with_name("run.json").read_text("utf-8"))
+    K = len(frame.probabilities[0])
+    m = K
+    for task, facts in run["tasks"].items():
+        for method, about in facts["methods"].items():
+            if cell.endswith(f"/{task}-{method}"):
+                m = about["settings"].get("group_size", K)
+    return math.ceil(K / m) * (1 - frame.null.astype(float).fillna(0))
+
+
+def on_one_scale(cell: str) -> Any:
+    """The frame sorted by id, and its log p at the temperature that is best on the other folds."""
+    frame = frame_of(cell).sort_values("id", ignore_index=True)
+    log_p = np.log(np.maximum(np.array(frame.probabilities.tolist()), 1e-300))
+    folds = np.random.Generator(np.random.PCG64(0)).permutation(len(frame)) % FOLDS
+    answers = frame.answer.to_numpy()
+    found = np.zeros_like(log_p)
+    for fold in range(FOLDS):
+        others = folds != fold
+
+        def of(sharper: float, some: Any) -> Any:
+            scaled = math.exp(sharper) * log_p[some]
+            return scaled - np.logaddexp.reduce(scaled, axis=1)[:, None]
+
+        def loss(sharper: float, others: Any = others) -> float:
+            each = of(sharper, others)[range(others.sum()), answers[others]]
+            return float(sharper**2 / (8 * others.sum()) - each.mean())
+
+        best = optimize.minimize_scalar(loss, bounds=(-5, 5), options={"xatol": 1e-8}).x
+        found[~others] = of(best, ~others)
+    frame["nll"] = -found[range(len(frame)), answers]
+    frame["f"] = np.exp(found.max(axis=1))
     return frame
 
 
@@ -43,7 +86,19 @@ def percent(value: float) -> str:
 
 def measured(cell: str, name: str) -> str:
     """A number of a cell as a page writes it, without an interval."""
+    if name.startswith("matched_"):
+        frame = on_one_scale(cell)
+        if name == "matched_nll":
+            return f"{frame.nll.mean():.3f}"
+        return ratio(frame, name.removeprefix("matched_"))
     frame = frame_of(cell)
+    if name.startswith("normalized_"):
+        frame["f"] = frame.normalized
+        return ratio(frame, name.removeprefix("normalized_"))
+    if name in ("under", "over"):
+        return ratio(frame, name)
+    if name == "auroc":
+        return f"{sklearn_metrics.roc_auc_score(frame.right, frame.f):.3f}"
     if name == "n":
         return f"{len(frame):,}"
     if name == "tokens":
@@ -54,13 +109,13 @@ def measured(cell: str, name: str) -> str:
         return percent(frame.f.mean())
     if name == "on_labels":
         return percent(frame.on_labels.mean()) if frame.on_labels.notna().any() else "-"
-    if name == "under":
-        return percent((frame.f[frame.right] < 0.5).mean())
-    if name == "over":
-        return percent((frame.f[~frame.right] > 0.5).mean())
     if name == "nll":
         right_p = [p[answer] for p, answer in zip(frame.probabilities, frame.answer, strict=True)]
         return f"{-np.log(right_p).mean():.3f}"
+    if name == "brier":
+        p = np.array(frame.probabilities.tolist())
+        p[range(len(p)), frame.answer] -= 1
+        return f"{(p**2).sum(axis=1).mean():.3f}"
     if name == "ece":
         bins = pd.cut(frame.f, np.linspace(0, 1, 16))
         gaps = (frame.right - frame.f).groupby(bins, observed=True).sum().abs()
@@ -68,6 +123,12 @@ def measured(cell: str, name: str) -> str:
     if name == "flips":
         return flips(frame)
     raise ValueError(name)
+
+
+def ratio(frame: Any, name: str) -> str:
+    if name == "under":
+        return percent((frame.f[frame.right] < 0.5).mean())
+    return percent((frame.f[~frame.right] > 0.5).mean())
 
 
 def flips(frame: Any) -> str:
@@ -110,14 +171,31 @@ def test_accuracies_tokens_and_confidence(name: str) -> None:
     for row, (label, start) in zip(rows, spec["rows"], strict=True):
         assert row[:heads] == label.split(" | ")
         for text, (_, end, what) in zip(row[heads:], spec["columns"], strict=True):
-            if what == "matched_nll":
-                continue  # a fit, which is no count
             value = measured(start + end, what.removesuffix("+"))
             if not (what.endswith("+") and "[" in text):
                 assert text == value, (name, label, what)
                 continue
             assert text.split(" ")[0] == value, (name, label, what)
-            near(text, *resampled(by_question([start + end])))
+            if what == "auroc+":
+                near_auroc(text, frame_of(start + end))
+            else:
+                near(text, *resampled(by_question([start + end])))
+
+
+def near_auroc(text: str, *frames: Any) -> None:
+    """The interval in `text` is near that of the AUROC of a frame, or of its difference from that
+    of a second one on the same questions."""
+    generator = np.random.default_rng(1)
+    found = []
+    for _ in range(1000):
+        some = generator.integers(0, len(frames[0]), len(frames[0]))
+        values = []
+        for frame in frames:
+            right, f = frame.right.to_numpy()[some], frame.f.to_numpy()[some]
+            values.append(sklearn_metrics.roc_auc_score(right, f))
+        found.append(values[0] - sum(values[1:]))
+    ends = [float(end) for end in text[text.index("[") + 1 : -1].split(", ")]
+    assert ends == pytest.approx(np.quantile(found, [0.025, 0.975]).tolist(), abs=0.012), text
 
 
 def mcnemar(gains: Any) -> tuple[int, int]:

@@ -56,6 +56,34 @@ def test_numbers_equal_those_of_another_library() -> None:
     assert numbers["over"] == (f[~right] > 0.5).mean()
 
 
+def test_confidence_is_the_score_and_other_scales_stand_beside_it() -> None:
+    """Scores that add up to two, as of two groups: a half of each is `normalized`."""
+    rows = [replace(one, scores=[2 * p for p in one.normalized]) for one in ROWS]
+    numbers, before = measure(rows), measure(ROWS)
+    p = np.array([one.normalized for one in ROWS])
+    right = p.argmax(axis=1) == np.array([one.answer for one in ROWS])
+    f = p.max(axis=1)
+    assert numbers["under"] == (2 * f[right] < 0.5).mean()
+    assert numbers["over"] == (2 * f[~right] > 0.5).mean()
+    assert numbers["over"] > numbers["normalized_over"] == (f[~right] > 0.5).mean()
+    assert numbers["normalized_under"] == (f[right] < 0.5).mean()
+    for name in ("auroc", "matched_under", "matched_over", "matched_nll"):  # these have no scale
+        assert numbers[name] == before[name], name
+
+
+def test_a_sharper_method_has_the_same_ratios_at_a_matched_temperature() -> None:
+    rows = drawn(400)
+    sharper = []
+    for one in rows:
+        p = np.array(one.normalized) ** 3
+        p /= p.sum()
+        sharper.append(replace(one, normalized=p.tolist(), scores=p.tolist()))
+    before, after = measure(rows), measure(sharper)
+    for name in ("under", "over"):
+        assert abs(before[name] - after[name]) > 0.1
+        assert before[f"matched_{name}"] == pytest.approx(after[f"matched_{name}"], abs=0.02)
+
+
 def test_ece_is_the_sum_over_fifteen_bins_of_equal_width() -> None:
     frame = scored(ROWS)
     expected = 0.0
@@ -146,11 +174,13 @@ def test_a_flatter_or_sharper_method_has_the_same_matched_nll(temperature: float
 
 
 def test_matched_nll_of_a_question_does_not_use_its_own_answer() -> None:
-    rows = ROWS[:30]
+    p = np.array([row.normalized for row in ROWS[:30]])
+    right = np.array([row.answer for row in ROWS[:30]])
     cluster = np.arange(30)
-    before = matched(rows, cluster)
-    other = replace(rows[4], answer=((rows[4].answer or 0) + 1) % 4)
-    after = matched([*rows[:4], other, *rows[5:]], cluster)
+    before = matched(p, right, cluster)
+    other = right.copy()
+    other[4] = (right[4] + 1) % 4
+    after = matched(p, other, cluster)
     folds = np.random.Generator(np.random.PCG64(0)).permutation(30) % 5
     same_fold = folds == folds[4]
     same_fold[4] = False
