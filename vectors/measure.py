@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from check_vectors import TOLERANCE, check, compare, explain, off, read
-from make_vectors import MODELS, V1, describe, random_weights, right, rows, windows, wrong
+from layouts import describe, rows
+from make_vectors import MODELS, V1, random_weights, right, windows, wrong
 from mistakes import mistakes
 
 ADAPTERS = Path(__file__).parent / "adapters"
