@@ -6,48 +6,26 @@ right logits.
 
 import numpy as np
 import torch
+from wrong_masks import stretches, wrong_masks
 
 
 def mistakes(row, c, d, windows):
     """Name -> (in words, what differs from a right run). row: its name, and `d` what it is in all
     descriptions. c: the config; windows: of each layer."""
-    mask, real, where = (torch.as_tensor(d[n]) for n in ("mask", "real", "positions"))
-    parents, cached, T = d["parents"].tolist(), int(d["cached"]), len(d["tokens"])
+    mask, where = (torch.as_tensor(d[n]) for n in ("mask", "positions"))
+    cached, T = int(d["cached"]), len(d["tokens"])
     index = torch.arange(T)
     query, causal = index[:, None], index <= index[:, None]
-    same = torch.as_tensor(d["documents"][:, None] == d["documents"]) | (index == query)
-    # Where a token's stretch begins (its document, or the branch that it is on), and its document.
-    start, root = torch.arange(T), torch.arange(T)
-    for t, p in enumerate(parents):
-        if p >= 0:
-            start[t] = t if parents.count(p) > 1 else start[p]
-            root[t] = root[p]
-    branch, own, by_index = start != root, index >= start[:, None], index + where.min()
-    jumps = torch.cat([torch.zeros(1), where.diff() != 1]).cumsum(0)
-    next_one = (index == query + 1) & same
-    neighbour = index == start[:, None] - 1
+    start, root = (torch.as_tensor(x) for x in stretches(d["parents"]))
+    branch, by_index = start != root, index + where.min()
     in_pass = torch.where(index < cached, index, index - cached)
     unread, short = (query >= cached) & (index < cached), (query >= cached) & (index == cached - 1)
-    out = {
-        "one_text": ("read as one text", {"mask": causal, "positions": by_index}),
-        "causal_mask": ("plain causal mask: other prompts are seen", {"mask": causal}),
-        "branches_mixed": ("documents are kept apart, branches are not", {"mask": causal & same}),
-        "nothing_hidden": ("nothing is hidden", {"mask": causal | ~causal}),
-        "mask_inverted": ("the mask is inverted", {"mask": ~mask}),
-        "mask_added": ("the mask is added to the scores as 0 and 1", {"add": True}),
-        "bidirectional": ("later tokens of the same prompt are seen", {"mask": mask | mask.T}),
-        "future_by_one": ("the next token is seen", {"mask": mask | next_one}),
-        "neighbour_seen": (
-            "the token before a document or branch is seen",
-            {"mask": mask | neighbour},
-        ),
-        "prefix_hidden": ("a branch does not see its prompt's beginning", {"mask": mask & own}),
-        "middle_hidden": (
-            "a branch sees only its trunk and itself",
-            {"mask": mask & (own | ~branch)},
-        ),
-        "cut_at_jumps": ("cut where positions jump", {"mask": causal & (jumps[:, None] == jumps)}),
-        "padding_seen": ("padding is seen", {"mask": mask | (causal & ~real)}),
+    out = {"one_text": ("read as one text", {"mask": causal, "positions": by_index})}
+    for name, (words, wrong) in wrong_masks(d).items():
+        out[name] = (words, {"mask": wrong})
+        if name == "mask_inverted":  # the order is that of the files
+            out["mask_added"] = ("the mask is added to the scores as 0 and 1", {"add": True})
+    out |= {
         "cache_unread": ("the cached tokens are not seen", {"mask": mask & ~unread}),
         "cache_short": ("the last of the cached tokens is not seen", {"mask": mask & ~short}),
         "cache_restart": ("positions restart behind the cache", {"positions": in_pass}),
