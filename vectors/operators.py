@@ -20,7 +20,7 @@ def attention(q, k, v, sees, scale, add=False, kv_order=False):
     heads, shared = np.arange(q.shape[1]), k.shape[1]
     of = heads % shared if kv_order else heads // (len(heads) // shared)
     scores = np.einsum("thd,uhd->htu", q, k[:, of]) * scale
-    scores = scores + sees if add else np.where(sees, scores, -np.inf)
+    scores = scores + sees if add else np.where(sees, scores, np.finfo(scores.dtype).min)
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p = p / p.sum(-1, keepdims=True)
     out = np.einsum("htu,uhd->thd", p, v[:, of])
@@ -61,13 +61,15 @@ def scan(q, k, v, g, beta, scale, parents, firsts, corrects=True, late=False, cu
         out[t] = scale * np.einsum("hkv,hk->hv", states[t], q[t])
 
     def gradients(grad_out):
-        """Of all inputs. For no mistake but `cut`."""
         grad = {n: np.zeros_like(x) for n, x in {"q": q, "k": k, "v": v, "g": g}.items()}
         grad |= {"beta": np.zeros_like(beta), "firsts": np.zeros_like(firsts)}
         of_state = np.zeros_like(firsts)  # what a token's children pass back to it
         for t in reversed(range(len(parents))):
             here = of_state[t] + scale * q[t][:, :, None] * grad_out[t][:, None]
             grad["q"][t] = scale * np.einsum("hkv,hv->hk", states[t], grad_out[t])
+            if late:
+                of_g = (here * states[t]).sum(-1)
+                here = fade[t] * here
             of_u = np.einsum("hkv,hk->hv", here, k[t])
             grad["k"][t] = np.einsum("hkv,hv->hk", here, u[t])
             grad["v"][t] = beta[t][:, None] * of_u
@@ -76,14 +78,16 @@ def scan(q, k, v, g, beta, scale, parents, firsts, corrects=True, late=False, cu
                 of_found = -beta[t][:, None] * of_u
                 grad["k"][t] += np.einsum("hkv,hv->hk", faded[t], of_found)
                 here = here + k[t][:, :, None] * of_found[:, None]
-            of_g = (here * faded[t]).sum(-1)
+            if not late:
+                of_g = (here * faded[t]).sum(-1)
+                here = fade[t] * here
             grad["g"][t] = of_g if g.shape[-1] > 1 else of_g.sum(-1, keepdims=True)
             if t in cut:
                 continue
             if parents[t] == NONE:
-                grad["firsts"][t] = fade[t] * here
+                grad["firsts"][t] = here
             else:
-                of_state[parents[t]] += fade[t] * here
+                of_state[parents[t]] += here
         return grad
 
     return out, states, gradients
