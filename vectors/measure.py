@@ -17,12 +17,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from check_vectors import TOLERANCE, check, compare, explain, off, read
 from layouts import describe, rows
 from make_vectors import MODELS, V1, random_weights, right, windows, wrong
 from mistakes import mistakes
+from packed_vectors.check import check, read
+from packed_vectors.comparing import TOLERANCE, compare, explain, off
 
 ADAPTERS = Path(__file__).parent / "adapters"
+OF_ERRORS = ("logits", "ends", "out", "final_states")  # and not losses and gradients
 DTYPES = [getattr(torch, name) for name in TOLERANCE]
 torch.set_num_threads(1)
 
@@ -47,9 +49,8 @@ def known(file, facts, config):
 @torch.no_grad()
 def said(file, facts, logits, dtype):
     """How far logits are off, and what the check says of them."""
-    words = facts["words"].values()
-    rows, far, near = compare("logits", logits.double().numpy(), file)
-    return far.max(), explain(rows, far, near, TOLERANCE[dtype], words)
+    compared = compare("logits", logits.double().numpy(), file)
+    return compared.far.max(), explain(compared, TOLERANCE[dtype], facts["words"])[0]
 
 
 def planted(dtype, model="*"):
@@ -141,14 +142,11 @@ def adapters(*names):
         cells = []
         for dtype in TOLERANCE:
             try:
-                everything = check(ADAPTERS / f"{name}.py", dtype, V1)
-                found = [one for one in everything if one[2] is not None]
-                errors = [
-                    far for _, kind, far, text in found if kind in ("logits", "ends") and not text
-                ]
-                cells.append(
-                    f"{max(errors, default=0):7.1e} {sum(bool(x[3]) for x in found)}/{len(found)}"
-                )
+                everything = check(ADAPTERS / f"{name}.py", dtype)
+                found = [one for one in everything if one.far is not None]
+                errors = [x.far for x in found if x.kind in OF_ERRORS and not x.said]
+                wrong = sum(bool(x.said) for x in found)
+                cells.append(f"{max(errors, default=0):7.1e} {wrong}/{len(found)}")
             except Exception as error:  # what a library refuses is a result
                 cells.append(f"{type(error).__name__}: {error}"[:60].replace("\n", " "))
         print(f"{name:22}", *(f"{cell:16}" for cell in cells), flush=True)

@@ -180,7 +180,7 @@ def of_paths(d):
 
 def of_state(operator, given, d):
     """Name -> (in words, change), in words of its own where a layer has a decay."""
-    out = of_paths(d)
+    out = {f"state_{name}": known for name, known in of_paths(d).items()}
     name = "dt" if operator == "mamba2" else "g"
     g = given["dt"] if operator == "mamba2" else given["g"]
     sums = np.cumsum(g, 0)
@@ -239,7 +239,7 @@ def of_state(operator, given, d):
 def of_convolution(given, d):
     """Name -> (in words, change)."""
     words = "the taps are reversed: the first is the token's own"
-    return of_paths(d) | {
+    return {f"conv_{name}": known for name, known in of_paths(d).items()} | {
         "taps_reversed": (words, Change({"weight": given["weight"][:, ::-1]})),
         "bias_ignored": ("the bias is ignored", Change({"bias": given["bias"] * 0})),
         "final_reversed": (

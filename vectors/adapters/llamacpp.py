@@ -14,8 +14,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 import xllamacpp
-from check_vectors import read
 from numpy_packed import frequencies
+from packed_vectors.check import read
 
 (LIBRARY,) = Path(xllamacpp.__file__).parent.glob("xllamacpp*.so")
 llama = ctypes.CDLL(str(LIBRARY))

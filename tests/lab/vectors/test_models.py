@@ -13,24 +13,28 @@ import torch
 
 from tests.lab.support.browser import needs_node
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VECTORS = ROOT / "vectors"
-V1, ADAPTERS = VECTORS / "v1", VECTORS / "adapters"
+V1, V2, ADAPTERS = VECTORS / "v1", VECTORS / "v2", VECTORS / "adapters"
 sys.path[:0] = [str(VECTORS), str(ADAPTERS)]
 
 import make_vectors  # noqa: E402
 import measure  # noqa: E402
-from check_vectors import NAMES, TOLERANCE, check, read  # noqa: E402
+from packed_vectors.adapters import OF_MODELS  # noqa: E402
+from packed_vectors.check import check, read  # noqa: E402
+from packed_vectors.comparing import TOLERANCE  # noqa: E402
 
+COMMAND = (sys.executable, "-m", "packed_vectors")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(VECTORS), str(ADAPTERS)])}
 ROWS = len(list(V1.glob("*/*.safetensors"))) - len(make_vectors.MODELS)
 
 
 def results(adapter: Path | str, dtype: str) -> dict[str, tuple[float, str]]:
     """By row and kind: how far off, and what is said."""
     found = {}
-    for row, kind, far, text in check(ADAPTERS / adapter, dtype, V1):
-        if far is not None:  # it was run, and answered
-            found[f"{row} {kind}"] = (far, text)
+    for one in check(ADAPTERS / adapter, dtype, V1):
+        if one.far is not None:  # it was run, and answered
+            found[f"{one.row} {one.kind}"] = (one.far, one.said)
     return found
 
 
@@ -71,7 +75,8 @@ def test_the_program_writes_these_bytes_each_time(tmp_path: Path) -> None:
 
 
 def test_the_makers_know_neither_minise_nor_transformers() -> None:
-    for name in ("make_vectors.py", "mistakes.py", "check_vectors.py"):
+    checkers = [path.relative_to(VECTORS) for path in VECTORS.glob("packed_vectors/*.py")]
+    for name in ("make_vectors.py", "mistakes.py", "layouts.py", *checkers):
         text = (VECTORS / name).read_text(encoding="utf-8")
         imported = [line for line in text.splitlines() if line.startswith(("import", "from"))]
         assert not [line for line in imported if "minise" in line or "transformers" in line]
@@ -157,8 +162,8 @@ def test_the_command_says_what_is_wrong_and_its_status_is_1(tmp_path: Path) -> N
         "    return numpy_packed.logits(weights, config, tokens, np.arange(T), causal, dtype)\n"
     )
     done = subprocess.run(
-        [sys.executable, VECTORS / "check_vectors.py", path, "float32"],
-        env={**os.environ, "PYTHONPATH": str(ADAPTERS)},
+        [*COMMAND, path, "float32", V1],
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
     )
@@ -166,16 +171,16 @@ def test_the_command_says_what_is_wrong_and_its_status_is_1(tmp_path: Path) -> N
     assert "FAIL llama/tree " in done.stdout
     assert "read as one text (12 of 27, first 15)" in done.stdout
     assert done.stdout.endswith("0 pass, 54 FAIL, 0 not run\n")
-    right = [sys.executable, VECTORS / "check_vectors.py", ADAPTERS / "numpy_packed.py", "float32"]
-    assert subprocess.run(right, capture_output=True).returncode == 0
+    right = [*COMMAND, ADAPTERS / "numpy_packed.py", "float32", V1]
+    assert subprocess.run(right, env=ENVIRONMENT, capture_output=True).returncode == 0
 
 
 def run_program(adapter: Path, content: str) -> tuple[int, list[str], str]:
     """Its status, its last lines, and what it says on stderr, for one model in float32."""
     adapter.write_text(content)
     done = subprocess.run(
-        [sys.executable, VECTORS / "check_vectors.py", adapter, "float32", V1 / "llama"],
-        env={**os.environ, "PYTHONPATH": str(ADAPTERS)},
+        [*COMMAND, adapter, "float32", V1 / "llama"],
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
     )
@@ -244,16 +249,16 @@ def test_a_function_that_answers_nothing_is_no_pass(tmp_path: Path) -> None:
         assert said == "nothing is known of ends: no row was answered\n"
     status, _, said = run_program(tmp_path / "adapter.py", "def logit(tokens):\n    return 0\n")
     assert status == 1
-    assert "the adapter has none of logits, ends" in said
+    assert "the adapter has no function of a known name" in said
 
 
 def test_every_name_that_a_function_may_ask_for_is_in_a_row_or_of_the_model() -> None:
     found = {"weights", "config", "folder", "dtype"}
-    for path in V1.glob("*/*.safetensors"):
+    for path in (*V1.glob("*/*.safetensors"), *V2.glob("*/*.safetensors")):
         found |= {name[4:] for name in read(path)[0] if name.startswith("row.")}
-    assert set(NAMES) == found
+    assert set(OF_MODELS) == found
     page = (ROOT / "docs/vectors.md").read_text("utf-8")
-    assert [name for name in NAMES if f"`{name}`" not in page] == []
+    assert [name for name in OF_MODELS if f"`{name}`" not in page] == []
 
 
 # ---- other libraries, each where it is installed ------------------------------------------------
