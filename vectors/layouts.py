@@ -98,3 +98,9 @@ def describe(name, row):
         d["Q"] = d["cached"]
         d["G"] = np.diff(ends, prepend=d["Q"] - 1)
     return d
+
+
+def tokenizer(size):
+    """A tokenizer.json: the words t0, t1, ... So a model's folder is a whole checkpoint."""
+    model = {"type": "WordLevel", "vocab": {f"t{i}": i for i in range(size)}, "unk_token": "t0"}
+    return {"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": model}

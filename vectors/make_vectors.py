@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from layouts import describe, rows
+from layouts import describe, rows, tokenizer
 from mistakes import losses, mistakes
 from safetensors.numpy import save_file
 
@@ -211,12 +211,6 @@ def alike(one, other, real):
     """Whether two results, logits and a loss, are the same within rounding."""
     logits = (one[0] - other[0])[real].abs().max()
     return max(logits, abs(one[1] - other[1])) < 1e-9
-
-
-def tokenizer(size):
-    """A tokenizer.json: the words t0, t1, ... So a model's folder is a whole checkpoint."""
-    model = {"type": "WordLevel", "vocab": {f"t{i}": i for i in range(size)}, "unk_token": "t0"}
-    return {"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": model}
 
 
 def main(out, *names):

@@ -7,6 +7,8 @@ import torch
 
 import minise
 
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_5_text")
+
 
 @functools.cache
 def load(folder, dtype, equal_bits=False):
