@@ -218,6 +218,10 @@ def page_of(found: dict[str, Any]) -> str:
     lines += ["", "| class | " + " | ".join(COLUMNS.values()) + " |", "|---" * 8 + "|"]
     for answers, names in sorted(groups.items(), key=lambda group: (-len(group[1]), group[1])):
         lines.append(f"| {', '.join(names)} | {' | '.join(answers)} |")
+    lines += ["", "## Reports", "", "What was looked into, one page each; sent to nobody.", ""]
+    for path in sorted((DOCS / "reports").glob("*.md")):
+        title = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        lines.append(f"- [{title}](reports/{path.name})")
     lines += ["", "## Not built", ""]
     lines += [f"- {name}: {why}".replace("<", "&lt;") for name, why in found["failures"].items()]
     return "\n".join(lines) + "\n"
