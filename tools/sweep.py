@@ -208,13 +208,13 @@ def page_of(found: dict[str, Any]) -> str:
         "|---|---|---|---|",
     ]
     for column, words in COLUMNS.items():
-        answers = [one[column] for one in classes.values()]
-        right = answers.count("right")
-        refuses = sum(one.startswith(("refuses", "gives no cache")) for one in answers)
-        lines.append(f"| {words} | {right} | {len(answers) - right - refuses} | {refuses} |")
+        given = [one[column] for one in classes.values()]
+        right = given.count("right")
+        refuses = sum(one.startswith(("refuses", "gives no cache")) for one in given)
+        lines.append(f"| {words} | {right} | {len(given) - right - refuses} | {refuses} |")
     groups: dict[tuple[str, ...], list[str]] = {}
-    for name, answers in classes.items():
-        groups.setdefault(tuple(answers[column] for column in COLUMNS), []).append(name)
+    for name, by_column in classes.items():
+        groups.setdefault(tuple(by_column[column] for column in COLUMNS), []).append(name)
     lines += ["", "| class | " + " | ".join(COLUMNS.values()) + " |", "|---" * 8 + "|"]
     for answers, names in sorted(groups.items(), key=lambda group: (-len(group[1]), group[1])):
         lines.append(f"| {', '.join(names)} | {' | '.join(answers)} |")
