@@ -3,6 +3,8 @@
 A row is a list of (token, row of the token before it in its prompt, or -1).
 """
 
+import hashlib
+
 import numpy as np
 
 PAD, FAR = 0, 4000  # the token of padding; where the positions of the row "far" begin
@@ -17,6 +19,13 @@ def grow(row, ids, parent=-1):
         else:
             parent = row.index((token, parent))
     return parent
+
+
+def by_depth(row):
+    """The same row depth by depth: parents are far away."""
+    order = sorted(range(len(row)), key=lambda t: depth(row, t))
+    new = {-1: -1, **{t: i for i, t in enumerate(order)}}
+    return [(row[t][0], new[row[t][1]]) for t in order]
 
 
 def rows(rng):
@@ -36,9 +45,7 @@ def rows(rng):
     last = grow(tree, ids(7))
     for branch in [*a, *b, *ids(3)], [*a, *b, *ids(4)], [*a, *ids(3)], ids(5):
         grow(tree, branch, last)
-    order = sorted(range(len(tree)), key=lambda t: depth(tree, t))
-    new = {-1: -1, **{t: i for i, t in enumerate(order)}}
-    out |= {"tree": tree, "breadth_first": [(tree[t][0], new[tree[t][1]]) for t in order]}
+    out |= {"tree": tree, "breadth_first": by_depth(tree)}
     padded = [(PAD, -1)] * 3
     for n in 11, 8:
         grow(padded, ids(n))
@@ -104,3 +111,12 @@ def tokenizer(size):
     """A tokenizer.json: the words t0, t1, ... So a model's folder is a whole checkpoint."""
     model = {"type": "WordLevel", "vocab": {f"t{i}": i for i in range(size)}, "unk_token": "t0"}
     return {"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+
+
+def write_sums(folder, pattern):
+    """SHA256SUMS in the folder, of its files of this pattern that were made."""
+    with open(folder / "SHA256SUMS", "w") as sums:
+        for path in sorted(folder.glob(pattern)):
+            if path.name != "config.json":  # written by hand
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                print(digest, path.relative_to(folder).as_posix(), sep="  ", file=sums)

@@ -4,7 +4,6 @@ The models are the folders of v2/ with a config.json. Right is each prompt alone
 is the whole row with one known mistake, of states, convolutions, both, or attention.
 """
 
-import hashlib
 import json
 import sys
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from hybrids import Ways, logits
-from layouts import PAD, describe, grow, rows, tokenizer
+from layouts import PAD, describe, grow, rows, tokenizer, write_sums
 from make_operators import exact
 from operator_mistakes import of_paths
 from safetensors.numpy import save_file
@@ -229,10 +228,7 @@ def main(out):
             tensors, facts = vectors(name, weights, c, described(name, row, width))
             facts = json.dumps(dict(facts, model=model))
             save_file(tensors, folder / f"{name}.safetensors", {"facts": facts})
-    with open(out / "SHA256SUMS", "w") as sums:
-        for path in sorted(out.glob("*/*.safetensors")):
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            print(digest, path.relative_to(out).as_posix(), sep="  ", file=sums)
+    write_sums(out, "*/*.safetensors")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ One inputs.safetensors for each operator, and a file for each layout of it: the 
 to be other prompts. docs/vectors.md tells what a file holds.
 """
 
-import hashlib
 import itertools
 import json
 import sys
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from layouts import PAD, depth, grow, structure
+from layouts import PAD, by_depth, grow, structure, write_sums
 from operator_mistakes import mistakes, run
 from safetensors.numpy import save_file
 
@@ -80,14 +79,12 @@ def of_lengths(*trees):
 
 
 def deep_tree():
-    """Of depth 3, row by row of depth: parents are far away."""
+    """Of depth 3, depth by depth."""
     row, a, b = [], ids(5), ids(4)
     last = grow(row, ids(38))
     for branch in [*a, *b, *ids(3)], [*a, *b, *ids(1)], [*a, *ids(6)], ids(15):
         grow(row, branch, last)
-    order = sorted(range(len(row)), key=lambda t: depth(row, t))
-    new = {-1: -1, **{t: i for i, t in enumerate(order)}}
-    return [(row[t][0], new[row[t][1]]) for t in order]
+    return by_depth(row)
 
 
 def padded(left):
@@ -269,14 +266,7 @@ def main(out):
         for layout in layouts:
             tensors, facts = vectors(operator, layout, inputs)
             save_file(tensors, folder / f"{layout.name}.safetensors", {"facts": json.dumps(facts)})
-    write_sums(Path(out))
-
-
-def write_sums(out):
-    with open(out / "SHA256SUMS", "w") as sums:
-        for path in sorted(out.glob("*/*.safetensors")):
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            print(digest, path.relative_to(out).as_posix(), sep="  ", file=sums)
+    write_sums(Path(out), "*/*.safetensors")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ run of each prompt alone, in float64. What is wrong comes from a run of the whol
 mistake. docs/vectors.md tells what a file holds.
 """
 
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from layouts import describe, rows, tokenizer
+from layouts import describe, rows, tokenizer, write_sums
 from mistakes import losses, mistakes
 from safetensors.numpy import save_file
 
@@ -229,15 +228,7 @@ def main(out, *names):
             tensors, facts = vectors(row_name, weights, c, row)
             facts = json.dumps(dict(facts, model=name))
             save_file(tensors, folder / f"{row_name}.safetensors", {"facts": facts})
-    files = sorted(path for path in Path(out).glob("*/*") if path.name != "config.json")
-    with open(Path(out) / "SHA256SUMS", "w") as sums:
-        for path in files:
-            print(
-                hashlib.sha256(path.read_bytes()).hexdigest(),
-                path.relative_to(out),
-                sep="  ",
-                file=sums,
-            )
+    write_sums(Path(out), "*/*")
 
 
 if __name__ == "__main__":
