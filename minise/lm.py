@@ -16,7 +16,6 @@ from torch import Tensor
 from minise.definition import Decoder as Definition
 from minise.engines import AnyDecoder, Ids, NamedEngine, engine_named
 from minise.errors import InputError
-from minise.layout import causal_mask
 from minise.prompts import (
     LabelLogits,
     LanguageModel,
@@ -136,21 +135,6 @@ def branch_logits(
     logits_GV = lm.decoder.logits(hidden_GD)
     check_finite(lm, logits_GV, hidden_GD)
     return logits_GV
-
-
-@torch.inference_mode()
-def check_decoder(lm: LocalModel) -> None:
-    """Refuse a decoder of the user's own that does not keep to engines.AnyDecoder: it is called
-    once, with two rows of three tokens. What it gives there is of the right kind and shape."""
-    decoder = lm.decoder
-    V = lm.config.vocab_size
-    tokens = torch.arange(3) % V
-    rows = torch.tensor([1, 2])
-    hidden_RD = decoder(tokens, torch.arange(3), causal_mask(3), rows)
-    check_rows(f"{lm.name}: its decoder", hidden_RD, 2, "hidden states of the rows: floats (2, D)")
-    logits_RV = decoder.logits(hidden_RD)
-    wanted = f"logits of the rows: floats (2, {V}), as its vocab_size says"
-    check_rows(f"{lm.name}: `logits` of its decoder", logits_RV, 2, wanted, V)
 
 
 def check_rows(what: str, given: object, rows: int, wanted: str, width: int = 1) -> None:

@@ -1,9 +1,11 @@
-"""Load code by its name while the program runs: optional packages, and files of the user's own."""
+"""Load code by its name while the program runs: optional packages, and files of the user's own,
+which may make an engine or a model."""
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 from minise.errors import InputError, quote
 
 if TYPE_CHECKING:
+    import torch
+
     from minise.engines import NamedEngine
+    from minise.lm import LocalModel
+    from minise.prompts import LanguageModel
 
 CLONE = Path(__file__).parents[2]  # or, where a wheel is installed, the folder of all packages
 
@@ -71,3 +77,68 @@ def find_engine(engine: str) -> NamedEngine:
     if ":" in engine:
         return NamedEngine(engine, find_function(engine))
     return engine_named(engine)
+
+
+def is_own(source: str | Path) -> bool:
+    """Whether it is "FILE.py:NAME"."""
+    return str(source).rpartition(":")[0].endswith(".py")
+
+
+def load_own(source: str, dtype: str | None, device: torch.device | str) -> LanguageModel:
+    """The model that the function "FILE.py:NAME" returns: a `LanguageModel`, or a decoder and its
+    `Tokenizer`. Beside what engines.AnyDecoder names, such a decoder has a `config` with the facts
+    of lm.ModelFacts. One that is a torch module is moved to `dtype` and `device`, where they are
+    named; then it is called once. Raises InputError for what has not all this, and for values of
+    another kind or shape."""
+    import torch  # here, since commands whose help is shown must start without it
+
+    from minise.lm import LocalModel
+    from minise.loading.machine import usable_device
+
+    made = find_function(source)()
+    if isinstance(made, tuple) and len(made) == 2:
+        decoder, tokenizer = made
+        check_has(source, "its decoder", decoder, ("device", "dtype", "logits", "config"))
+        facts = ("model_type", "vocab_size", "max_position_embeddings")
+        check_has(source, "its decoder's config", decoder.config, facts)
+        made = LocalModel(source, decoder.config, decoder, tokenizer)
+    check_has(source, "what it returns", made, ("name", "tokenizer", "limits", "engine", "logits"))
+    if isinstance(made, LocalModel):
+        if isinstance(made.decoder, torch.nn.Module):
+            if dtype is not None:
+                made.decoder.to(getattr(torch, dtype))
+            if device != "auto":
+                made.decoder.to(usable_device(device, is_large=False))
+        made = replace(made, name=source)
+        check_decoder(made)
+    lm: LanguageModel = made
+    return lm
+
+
+def check_has(source: str, what: str, value: Any, names: tuple[str, ...]) -> None:
+    """Refuse what is neither kind of model."""
+    missing = [name for name in names if not hasattr(value, name)]
+    if missing:
+        wanted = "return a LanguageModel, or a decoder and its Tokenizer (docs/extending.md)"
+        raise InputError(f"{source}: {what} has no {missing[0]}; {wanted}")
+
+
+def check_decoder(lm: LocalModel) -> None:
+    """Refuse a decoder of the user's own that does not keep to engines.AnyDecoder: it is called
+    once, with two rows of three tokens. What it gives there is of the right kind and shape."""
+    import torch
+
+    from minise.layout import causal_mask
+    from minise.lm import check_rows
+
+    decoder = lm.decoder
+    V = lm.config.vocab_size
+    tokens = torch.arange(3) % V
+    rows = torch.tensor([1, 2])
+    with torch.inference_mode():
+        hidden_RD = decoder(tokens, torch.arange(3), causal_mask(3), rows)
+        of_call = "hidden states of the rows: floats (2, D)"
+        check_rows(f"{lm.name}: its decoder", hidden_RD, 2, of_call)
+        logits_RV = decoder.logits(hidden_RD)
+    wanted = f"logits of the rows: floats (2, {V}), as its vocab_size says"
+    check_rows(f"{lm.name}: `logits` of its decoder", logits_RV, 2, wanted, V)
