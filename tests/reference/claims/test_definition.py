@@ -4,7 +4,7 @@ frozen numbers, and the core, which is made in another way, agrees with it."""
 import ast
 import json
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from statistics import mean
@@ -106,13 +106,17 @@ def test_the_core_packs_the_same_sequence(name: str) -> None:
             assert torch.equal(ours, defined)
 
 
-def test_it_runs_and_prints_the_numbers_that_ask_prints(capsys) -> None:
-    command = [sys.executable, "minise/definition.py", "weights/tiny-llama"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+def test_it_runs_and_prints_the_numbers_that_ask_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(ROOT / "minise" / "definition.py")
+    monkeypatch.setattr(sys, "argv", [path, str(WEIGHTS / "tiny-llama")])
+    runpy.run_path(path, run_name="__main__")
+    printed = capsys.readouterr().out
     assert main(["ask", "--dtype", "float64"]) == 0
     asked = capsys.readouterr().out
     for choice in QUESTION.choices:
-        [defined] = re.findall(f"^{choice} .*", done.stdout, re.MULTILINE)
+        [defined] = re.findall(f"^{choice} .*", printed, re.MULTILINE)
         standard, score, error = re.findall(r"[\d.]+", defined)
         [shown] = re.findall(f"^  {choice} .*", asked, re.MULTILINE)
         numbers = re.findall(r"[\d.]+", shown)

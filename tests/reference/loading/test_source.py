@@ -22,9 +22,9 @@ from tests.reference.support.tiny import FAMILIES, write_checkpoint
 FETCH = """
 from minise.errors import InputError
 from minise.loading.source import find_folder, weight_files
-for source in {sources}:
+for source, revision in {sources}:
     try:
-        folder, commit = find_folder(source, {revision})
+        folder, commit = find_folder(source, revision)
         print(commit, *(path.name for path in weight_files(folder, source, commit)))
     except InputError as error:
         print(error)
@@ -39,16 +39,14 @@ def hub(llama_folder: Path) -> Iterator[Hub]:
         server.shutdown()
 
 
-def fetch(
-    url: str,
-    home: Path,
-    sources: tuple[str, ...] = ("owner/name",),
-    revision: str | None = None,
-    **environment: str,
-) -> list[str]:
-    """A line for each source: its commit and its weight files, or why it is refused."""
-    script = FETCH.format(sources=sources, revision=repr(revision))
-    return client(url, home, script, **environment)
+def fetch(url: str, home: Path, *sources: str, **environment: str) -> list[str]:
+    """A line for each source, "owner/name" or "owner/name@revision" (without one "owner/name"): its
+    commit and its weight files, or why it is refused."""
+    pairs = []
+    for source in sources or ("owner/name",):
+        name, _, revision = source.partition("@")
+        pairs.append((name, revision or None))
+    return client(url, home, FETCH.format(sources=pairs), **environment)
 
 
 def closed_port() -> str:
@@ -126,12 +124,11 @@ def test_refusals_of_the_hub_name_the_repository_and_the_remedy(hub: Hub, tmp_pa
         "owner/forbidden": (403, ""),
         "owner/broken": (500, ""),
     }
-    lines = fetch(hub.url, tmp_path, tuple(parts))
+    *lines, of_revision = fetch(hub.url, tmp_path, *parts, "owner/name@v9")
     for line, (name, words) in zip(lines, parts.items(), strict=True):
         assert line.startswith(f"{name}: ")
         assert all(word in line for word in words), line
-    (line,) = fetch(hub.url, tmp_path, revision="v9")
-    assert line.startswith("owner/name at v9: ")
+    assert of_revision.startswith("owner/name at v9: ")
     assert hub.fetched == []
 
 
