@@ -2,7 +2,7 @@
 
 python -m tools.studies.confidence [RUN-QASC [RUN-BANKING]]
 
-Without a folder, standard inference is that of docs/real/. With one, of those shards of the run
+Without a folder, standard inference is that of answers/. With one, of those shards of the run
 that are complete. Prints the tables as Markdown.
 """
 
@@ -20,7 +20,7 @@ from minise.lab.evaluation.metrics import holm, matched
 from minise.lab.evaluation.rows import read_rows
 from minise.lab.methods.saved import SavedAnswer
 from tools import markdown
-from tools.records import RESAMPLES, answers_of
+from tools.studies.records import RESAMPLES, answers_of
 
 TAU = 0.5
 BINS = 15

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tools import markdown
-from tools.records import answers_of, minus
 from tools.studies.confidence import READINGS, Told, auroc, by_trial, over, under
+from tools.studies.records import answers_of, minus
 
 GAINS = {
     "AUROC": ("auroc", 1, "+.3f"),

@@ -1,9 +1,9 @@
 """CPU seconds of a request with many questions on one text, by several ways in turn.
 
-    python -m tools.decisions_time REQUESTS FOLDER DTYPE MODEL
+    python -m tools.studies.decisions_time REQUESTS FOLDER DTYPE MODEL
 
-writes docs/decisions/time-MODEL.json after each method. REQUESTS: of JevBench (tools/decisions.py).
-Of them are made a state of 500 tokens and 20 questions on it, which `standard` asks by every way;
+writes decided/time-MODEL.json after each method. REQUESTS: of JevBench (decisions.py). Of them are
+made a state of 500 tokens and 20 questions on it, which `standard` asks by every way;
 and some are asked as they are, by each method.
 """
 
@@ -26,7 +26,7 @@ from minise.lab.decisions import Together, method_named
 from minise.loading.machine import processor
 from minise.verify.recording import own_decoder
 from tools.bench.peers import kept_question, transformers_model
-from tools.decisions import RECORDS, lines
+from tools.studies.decisions import RECORDS, lines
 
 METHODS = ("standard", "presence", "self-ensemble(trials=5)", "cyclic")
 TOKENS = 500  # of the state

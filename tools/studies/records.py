@@ -1,4 +1,4 @@
-"""Records of runs of `minise eval` in docs/real/, and the numbers that pages show of them."""
+"""Records of runs of `minise eval` in answers/, and the numbers that pages show of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from minise.lab.evaluation.results import read_run
 from minise.lab.evaluation.rows import answer_of
 from minise.lab.methods.saved import SavedAnswer
 
-RECORDS = Path(__file__).parents[1] / "docs" / "real"
+RECORDS = Path(__file__).parent / "answers"
+DOCS = Path(__file__).parents[2] / "docs"
 KEPT = (
     "id",
     "seed",
@@ -40,7 +41,7 @@ DRAWS = 1_000  # random subsets of the trials, of each size
 
 
 def record(run: Path, name: str, model: str, groups: bool) -> None:
-    """Write a run into docs/real/NAME. `model`: its name; the run knows a folder. groups: keep
+    """Write a run into answers/NAME. `model`: its name; the run knows a folder. groups: keep
     every prompt's output, too."""
     done = read_run(run)
     folder = RECORDS / name

@@ -1,11 +1,11 @@
 """Tables and figures of docs/real.md and other pages, and their records.
 
-python -m tools.real record RUN NAME --model "MODEL, dequantised from Q4_K_M"
-python -m tools.real tables
+python -m tools.studies.real record RUN NAME --model "MODEL, dequantised from Q4_K_M"
+python -m tools.studies.real tables
 
-`record` keeps the answers of a finished run of `minise eval` in docs/real/, without its texts, with
+`record` keeps the answers of a finished run of `minise eval` in answers/, without its texts, with
 four digits a number; with `--groups` also every prompt's output. `tables` writes the tables that
-docs/real/tables.json describes into the pages, and the figures. Those of docs/costs.md are of
+answers/tables.json describes into the pages, and the figures. Those of docs/costs.md are of
 docs/costs/ (tools/bench/costs.py).
 """
 
@@ -27,9 +27,11 @@ from matplotlib.figure import Figure
 from minise.lab.evaluation import figures
 from minise.lab.evaluation.metrics import READ_OUT, SHARES, holm
 from minise.lab.files import write_file
-from tools import markdown, verdict
+from tools import markdown
 from tools.bench import costs
-from tools.records import (
+from tools.studies import confidence_tables, verdict
+from tools.studies.records import (
+    DOCS,
     RECORDS,
     answers_of,
     gain,
@@ -40,9 +42,8 @@ from tools.records import (
     record,
     sign_p,
 )
-from tools.studies import confidence_tables
 
-PAGES = [RECORDS.with_name(f"{page}.md") for page in ("real", "serving", "costs")]
+PAGES = [DOCS / f"{page}.md" for page in ("real", "serving", "costs")]
 SEEN = ("†", "‡")  # after the name of a pair that somebody had seen: before the plan, before it ran
 
 Spec = dict[str, Any]  # a table of tables.json
@@ -349,9 +350,9 @@ def main(words: Sequence[str] | None = None) -> int:
     for path in PAGES:
         write_file(path, page(path))
     for name, ink in INK.items():
-        write_file(RECORDS.with_name(name), draw_main(ink))
+        write_file(DOCS / name, draw_main(ink))
     for name, content in drawings().items():
-        write_file(RECORDS.with_name(name), content)
+        write_file(DOCS / name, content)
     return 0
 
 

@@ -16,7 +16,9 @@ optimize = pytest.importorskip("scipy.optimize")
 sklearn_metrics = pytest.importorskip("sklearn.metrics")
 
 DOCS = Path(__file__).parents[3] / "docs"
-TABLES = json.loads((DOCS / "real" / "tables.json").read_text("utf-8"))
+STUDIES = Path(__file__).parents[1]
+ANSWERS = STUDIES / "answers"
+TABLES = json.loads((ANSWERS / "tables.json").read_text("utf-8"))
 NAMES = ("real.md", "serving.md", "costs.md", "decisions.md")
 PAGES = "".join((DOCS / name).read_text("utf-8") for name in NAMES)
 FOLDS = 5
@@ -35,7 +37,7 @@ def shown(name: str, bold: bool = False) -> list[list[str]]:
 
 
 def frame_of(cell: str) -> Any:
-    frame = pd.read_json(DOCS / "real" / f"{cell}.jsonl.gz", lines=True, precise_float=True)
+    frame = pd.read_json(ANSWERS / f"{cell}.jsonl.gz", lines=True, precise_float=True)
     frame["right"] = frame.prediction == frame.answer
     frame["normalized"] = frame.probabilities.map(max)
     frame["f"] = frame.normalized * summed(cell, frame)
@@ -45,7 +47,7 @@ def frame_of(cell: str) -> Any:
 def summed(cell: str, frame: Any) -> Any:
     """The sum of a question's scores: what the prompts that list each choice once give to choices,
     and not to "None of the above"."""
-    run = json.loads((DOCS / "real" / cell).with_name("run.json").read_text("utf-8"))
+    run = json.loads((ANSWERS / cell).with_name("run.json").read_text("utf-8"))
     K = len(frame.probabilities[0])
     m = K
     for task, facts in run["tasks"].items():

@@ -1,16 +1,17 @@
 """JevBench, another group's suite for decision models, on `minise decide`.
 
-    python -m tools.decisions requests REQUESTS                  its requests (pip install jevbench)
+    python -m tools.studies.decisions requests REQUESTS    its requests (pip install jevbench)
     minise decide REQUESTS --model FOLDER --method presence -o ANSWERS
-    python -m tools.decisions report NAME DTYPE REQUESTS ANSWERS writes docs/decisions/NAME.jsonl.gz
-    python -m tools.decisions equal                              the same of equal probabilities
-    python -m tools.decisions tables                             writes those of docs/decisions.md
+    python -m tools.studies.decisions report NAME DTYPE REQUESTS ANSWERS
+    python -m tools.studies.decisions equal                the record of equal probabilities
+    python -m tools.studies.decisions tables               writes those of docs/decisions.md
 
-A record has a line of facts, and a line for each test: whether its law was violated. And whether
-answers are right, on Banking77's messages, each a choice of 77 options:
+`report` writes the record decided/NAME.jsonl.gz: a line of facts, and a line for each test, whether
+its law was violated. And whether answers are right, on Banking77's messages, each a choice of 77
+options, in decided/right-NAME.json:
 
-    python -m tools.decisions messages ROWS REQUESTS             the first 300
-    python -m tools.decisions right NAME DTYPE ROWS ANSWERS      docs/decisions/right-NAME.json
+    python -m tools.studies.decisions messages ROWS REQUESTS    the first 300
+    python -m tools.studies.decisions right NAME DTYPE ROWS ANSWERS
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ import numpy as np
 
 from tools.markdown import table
 
-PAGE = Path(__file__).parents[1] / "docs" / "decisions.md"
-RECORDS = PAGE.with_suffix("")
+PAGE = Path(__file__).parents[2] / "docs" / "decisions.md"
+RECORDS = Path(__file__).parent / "decided"
 SUITE = "jevbench-mini"
 DIMENSIONS = ("REP", "BAT", "MEA", "LOG", "CHO")
 MODELS = {"smollm2": "135M", "qwen05": "0.5B", "qwen15": "1.5B"}

@@ -1,7 +1,7 @@
 """What the plan of the second experiment asks for (`git show 34a8292:docs/verdict.md`), counted
 from the records: B - A0 for each number of orders.
 
-python -m tools.verdict                    prints the three tables as Markdown
+python -m tools.studies.verdict                    prints the three tables as Markdown
 
 Committed before an answer was looked at. docs/real.md shows the tables.
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 from minise.lab.evaluation.metrics import holm
 from tools import markdown
-from tools.records import RESAMPLES, answers_of, numbers, sign_p
+from tools.studies.records import RESAMPLES, answers_of, numbers, sign_p
 
 ORDERS = 5
 LEVEL = 3  # points

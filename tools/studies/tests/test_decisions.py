@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from minise import LocalModel
-from tools import decisions as tool
-from tools import decisions_time
+from tools.studies import decisions as tool
+from tools.studies import decisions_time
 
 
 def test_the_page_has_every_table_and_none_is_older_than_the_records() -> None:
-    """If one is: python -m tools.decisions tables."""
+    """If one is: python -m tools.studies.decisions tables."""
     page = tool.PAGE.read_text("utf-8")
     assert {*re.findall(r"<!-- table (\S+) -->", page)} == tool.tables().keys()
     assert page == tool.page()
@@ -87,8 +87,8 @@ def test_a_message_is_a_choice_and_right_where_its_intent_is_chosen(
     with answers.open("w") as file:
         for on_labels, tokens in ((0.2, 7), (0.4, 9)):
             intent = {"choice": "top up", "on_labels": on_labels}
-            answer = {"answers": {"intent": intent}, "tokens": tokens}
-            file.write(json.dumps(answer) + "\n")
+            given = {"answers": {"intent": intent}, "tokens": tokens}
+            file.write(json.dumps(given) + "\n")
     tool.write_right("qwen05-presence", "float32", rows, answers)
     assert json.loads((tmp_path / "right-qwen05-presence.json").read_text())["right"] == [
         False,
@@ -176,7 +176,7 @@ def test_requests_on_one_state_stand_in_a_row_and_answers_are_found_by_their_req
     answers.write_text("".join(reversed(lines)))
     with pytest.raises(AssertionError, match="other requests"):
         tool.write_report("one", "float32", requests, answers)
-    with pytest.raises(SystemExit, match=r"tools\.decisions"):
+    with pytest.raises(SystemExit, match=r"tools\.studies\.decisions"):
         tool.main("reports")
 
 

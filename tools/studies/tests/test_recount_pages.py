@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.lab.docs.test_recount import (
+from tools.studies.tests.test_recount import (
     DOCS,
+    STUDIES,
     TABLES,
     exact_p,
     frame_of,
@@ -264,7 +265,7 @@ def test_the_laws_of_decisions() -> None:
         name = "equal"
         if len(words) == 2:
             name = f"{ {title: name for name, title in MODELS.items()}[words[0]] }-{words[1]}"
-        content = gzip.decompress((DOCS / "decisions" / f"{name}.jsonl.gz").read_bytes())
+        content = gzip.decompress((STUDIES / "decided" / f"{name}.jsonl.gz").read_bytes())
         facts, *tests = map(json.loads, content.splitlines())
         frame = pd.DataFrame(tests)
         generator = np.random.default_rng(1)
@@ -293,7 +294,7 @@ def test_the_laws_of_decisions() -> None:
         assert row[7] == f"{100 * facts['from_equal']:.0f}"
         if name != "equal":
             model, _, method = name.partition("-")
-            timed = json.loads((DOCS / "decisions" / f"time-{model}.json").read_text("utf-8"))
+            timed = json.loads((STUDIES / "decided" / f"time-{model}.json").read_text("utf-8"))
             seconds = f"{timed[method]['suite']:.1f}" if method in timed else "-"
             assert row[8:10] == [f"{facts['tokens']:,.0f}", seconds]
 
@@ -301,7 +302,7 @@ def test_the_laws_of_decisions() -> None:
 def test_the_times_of_decisions() -> None:
     for row in shown("times"):
         model = {f"{title}, `standard`": name for name, title in MODELS.items()}[row[0]]
-        timed = json.loads((DOCS / "decisions" / f"time-{model}.json").read_text("utf-8"))
+        timed = json.loads((STUDIES / "decided" / f"time-{model}.json").read_text("utf-8"))
         seconds = [f"{value:.1f}" for value in timed["standard"]["seconds"].values()]
         assert row[1:] == [str(timed["standard"]["prompts"]), *seconds]
 
@@ -311,7 +312,7 @@ def test_whether_decisions_are_right() -> None:
     for row in shown("right"):
         title, method = row[0].replace("`", "").split(", ")
         model = {title: name for name, title in MODELS.items()}[title]
-        path = DOCS / "decisions" / f"right-{model}-{method}.json"
+        path = STUDIES / "decided" / f"right-{model}-{method}.json"
         record = json.loads(path.read_text("utf-8"))
         n, hits = len(record["right"]), sum(record["right"])
         interval = proportion(hits, n).proportion_ci(method="wilson")

@@ -1,6 +1,6 @@
 """Ask the questions of a run again by the transformers library, each prompt alone.
 
-python -m tools.recompute RUN FOLDER [--limit 30]
+python -m tools.studies.recompute RUN FOLDER [--limit 30]
 
 RUN is a folder of `minise eval --task TASK --method standard,self-ensemble --dtype float32
 --keep-groups --keep-text`, FOLDER the checkpoint. Prompts, softmax and mean are written here once

@@ -1,4 +1,4 @@
-"""The tables made from docs/real/, and the figure, show what their records say."""
+"""The tables made from tools/studies/answers/, and the figure, show what their records say."""
 
 import re
 from pathlib import Path
@@ -10,18 +10,18 @@ pytest.importorskip("pandas")
 
 from matplotlib.testing.compare import compare_images
 
-from tools import real
-from tools.records import RECORDS, short, sign_p
+from tools.studies import real
+from tools.studies.records import DOCS, RECORDS, short, sign_p
 
 
 @pytest.mark.slow
 def test_tables_and_figure_are_not_older_than_the_records() -> None:
-    """If they are: python -m tools.real tables."""
+    """If they are: python -m tools.studies.real tables."""
     pages = {path: path.read_text("utf-8") for path in real.PAGES}
     assert {*re.findall(r"<!-- table (\S+) -->", "".join(pages.values()))} == real.TABLES.keys()
     assert pages == {path: real.page(path) for path in pages}
     for name, ink in real.INK.items():
-        assert RECORDS.with_name(name).read_text("utf-8") == real.draw_main(ink)
+        assert (DOCS / name).read_text("utf-8") == real.draw_main(ink)
 
 
 @pytest.mark.slow
@@ -30,7 +30,7 @@ def test_the_pictures_are_not_older_than_the_records(tmp_path: Path) -> None:
     for name, content in real.drawings().items():
         drawn = tmp_path / name
         drawn.write_bytes(content)
-        assert compare_images(str(RECORDS.with_name(name)), str(drawn), tol=3) is None
+        assert compare_images(str(DOCS / name), str(drawn), tol=3) is None
 
 
 def test_a_record_names_its_model_and_no_path() -> None:
