@@ -10,7 +10,7 @@ parts.jsonl is what parts.py recorded, a row for each line. A line whose "source
 written down from the page of its commit, when its program kept no record: a number that the page
 did not have is not there.
 
-`python -m tools.studies.real tables` writes the tables.
+`python -m tools.studies` writes the tables.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@
     minise decide REQUESTS --model FOLDER --method presence -o ANSWERS
     python -m tools.studies.decisions report NAME DTYPE REQUESTS ANSWERS
     python -m tools.studies.decisions equal                the record of equal probabilities
-    python -m tools.studies.decisions tables               writes those of docs/decisions.md
 
 `report` writes the record decided/NAME.jsonl.gz: a line of facts, and a line for each test, whether
 its law was violated. And whether answers are right, on Banking77's messages, each a choice of 77
@@ -310,15 +309,15 @@ def table_of_right() -> str:
     return table(["answers", "messages", "right", "tokens", "on labels, %"], rows)
 
 
-def page() -> str:
-    """The page with its tables made anew."""
+def texts() -> dict[Path, str]:
+    """The page with its tables."""
     made = tables()
 
     def filled(found: re.Match[str]) -> str:
         return f"{found[1]}\n{made[found[2]]}\n{found[3]}"
 
     form = r"(<!-- table (\S+) -->).*?(<!-- end -->)"
-    return re.sub(form, filled, PAGE.read_text("utf-8"), flags=re.DOTALL)
+    return {PAGE: re.sub(form, filled, PAGE.read_text("utf-8"), flags=re.DOTALL)}
 
 
 def main(command: str, *words: str) -> None:
@@ -332,8 +331,6 @@ def main(command: str, *words: str) -> None:
         write_messages(Path(words[0]), Path(words[1]))
     elif command == "right":
         write_right(words[0], words[1], Path(words[2]), Path(words[3]))
-    elif command == "tables":
-        PAGE.write_text(page(), "utf-8")
     else:
         raise SystemExit(__doc__)
 

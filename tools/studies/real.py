@@ -1,22 +1,11 @@
-"""Tables and figures of docs/real.md and other pages, and their records.
-
-python -m tools.studies.real record RUN NAME --model "MODEL, dequantised from Q4_K_M"
-python -m tools.studies.real tables
-
-`record` keeps the answers of a finished run of `minise eval` in answers/, without its texts, with
-four digits a number; with `--groups` also every prompt's output. `tables` writes the tables that
-answers/tables.json describes into the pages, and the figures. Those of docs/costs.md are of
-docs/costs/ (tools/bench/costs.py).
-"""
+"""The tables that answers/tables.json describes, in docs/real.md and other pages, and the figures.
+Those of docs/costs.md are of docs/costs/ (tools/bench/costs.py)."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import re
-import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +15,6 @@ from matplotlib.figure import Figure
 
 from minise.lab.evaluation import figures
 from minise.lab.evaluation.metrics import READ_OUT, SHARES, holm
-from minise.lab.files import write_file
 from tools import markdown
 from tools.bench import costs
 from tools.studies import confidence_tables, verdict
@@ -39,7 +27,6 @@ from tools.studies.records import (
     minus,
     numbers,
     of_subsets,
-    record,
     sign_p,
 )
 
@@ -323,38 +310,20 @@ def draw_tokens() -> Figure:
     return figure
 
 
-def drawings() -> dict[str, bytes]:
-    """The pictures in PNG by the names of their files."""
+def texts() -> dict[Path, str]:
+    """The pages with their tables, and the README's figure."""
+    made = {path: page(path) for path in PAGES}
+    for name, ink in INK.items():
+        made[DOCS / name] = draw_main(ink)
+    return made
+
+
+def pictures() -> dict[Path, bytes]:
+    """In PNG."""
     made = {}
     with matplotlib.style.context(figures.STYLE):
         for name, draw in (("real-confidence", draw_curves), ("real-tokens", draw_tokens)):
             content = io.BytesIO()
             draw().savefig(content, format="png", dpi=100, metadata={"Software": None})
-            made[f"{name}.png"] = content.getvalue()
+            made[DOCS / f"{name}.png"] = content.getvalue()
     return made
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    actions = parser.add_subparsers(required=True, dest="action")
-    one = actions.add_parser("record")
-    one.add_argument("run", type=Path)
-    one.add_argument("name")
-    one.add_argument("--model", required=True)
-    one.add_argument("--groups", action="store_true", help="keep every prompt's output")
-    actions.add_parser("tables")
-    wanted = parser.parse_args(words)
-    if wanted.action == "record":
-        record(wanted.run, wanted.name, wanted.model, wanted.groups)
-        return 0
-    for path in PAGES:
-        write_file(path, page(path))
-    for name, ink in INK.items():
-        write_file(DOCS / name, draw_main(ink))
-    for name, content in drawings().items():
-        write_file(DOCS / name, content)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

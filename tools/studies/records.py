@@ -1,7 +1,14 @@
-"""Records of runs of `minise eval` in answers/, and the numbers that pages show of them."""
+"""Records of runs of `minise eval` in answers/, and the numbers that pages show of them.
+
+python -m tools.studies.records RUN NAME --model "MODEL, dequantised from Q4_K_M"
+
+keeps the answers of a finished run, without its texts, with four digits a number; with `--groups`
+also every prompt's output.
+"""
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import math
@@ -186,3 +193,17 @@ def of_subsets(cell: str, sizes: Sequence[int]) -> dict[int, float]:
             total += (predictions == right_choice).mean()
         accuracies[size] = total / DRAWS
     return accuracies
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--groups", action="store_true", help="keep every prompt's output")
+    wanted = parser.parse_args()
+    record(wanted.run, wanted.name, wanted.model, wanted.groups)
+
+
+if __name__ == "__main__":
+    main()

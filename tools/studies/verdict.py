@@ -1,14 +1,11 @@
 """What the plan of the second experiment asks for (`git show 34a8292:docs/verdict.md`), counted
 from the records: B - A0 for each number of orders.
 
-python -m tools.studies.verdict                    prints the three tables as Markdown
-
 Committed before an answer was looked at. docs/real.md shows the tables.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -139,13 +136,3 @@ def as_arms() -> str:
             body.append(row)
     sizes = [f"N = {n}" for n in range(1, ORDERS + 1)]
     return markdown.table(["data", "arm", *sizes, "tokens", "on labels, %", "null, %"], body)
-
-
-def main() -> int:
-    for table in (as_tests(), as_curve(), as_arms()):
-        print(table, end="\n\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

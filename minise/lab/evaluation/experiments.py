@@ -58,22 +58,6 @@ def sizes() -> tuple[Variant, ...]:
     return tuple(variants)
 
 
-def splitting() -> tuple[Variant, ...]:
-    """The arms of the first experiment on short lists (docs/real.md): many orders of the full list,
-    without and with the null option, short lists, and each choice alone. Each by two templates."""
-    arms = {
-        "full-list": "full-list(template={})",
-        "full-list-null": "full-list(null=true,template={})",
-        "short-lists": "self-ensemble(group_size=4,template={})",
-        "presence": "presence(template={})",
-    }
-    variants: list[Variant] = []
-    for template in ("chat", "mmlu"):
-        for name, text in arms.items():
-            variants.append(Variant(f"{name}-{template}", text.format(template)))
-    return tuple(variants)
-
-
 ABLATIONS = (
     Variant("standard", "standard"),
     Variant("without-mask", "self-ensemble", "without-mask"),
@@ -82,19 +66,7 @@ ABLATIONS = (
 )
 BOTH = named("standard self-ensemble")
 MAIN = named("standard vector-scaling dirichlet self-ensemble cyclic cloze presence")
-OF_MANY_CHOICES = named(
-    "standard m4:self-ensemble(group_size=4) m8:self-ensemble(group_size=8) "
-    "m20:self-ensemble(group_size=20) cyclic geometric:cyclic(mean=geometric) cloze presence"
-)
-SHUFFLED = named(
-    "standard-shuffled:full-list(orders=1) cyclic-shuffled:cyclic(shuffled=true) "
-    "geometric-shuffled:cyclic(shuffled=true,mean=geometric) self-ensemble cloze"
-)
 THOUGHTS = named("standard cot reasoning self-ensemble")
-VERDICT = named(
-    "full-list-null:full-list(null=true,template=mmlu) "
-    "short-lists:self-ensemble(group_size=4,template=mmlu)"
-)
 LAYOUTS = (
     Variant("multi-pass", "self-ensemble", "separate"),
     Variant("single-pass", "self-ensemble", "packed"),
@@ -110,27 +82,6 @@ EXPERIMENTS = {
     "ablation": Experiment(ABLATIONS),
     "sensitivity": Experiment(sizes(), tables=("sizes",), figures=("sensitivity",)),
     "seeds": Experiment(BOTH, tables=("seeds",), seeds=(0, 1, 2, 3, 4), question_seed=0),
-    "orders": Experiment(SHUFFLED, tables=("seeds",), seeds=(0, 1), question_seed=0),
-    "many-choices": Experiment(OF_MANY_CHOICES, ("banking77",), figures=BY_K, cut_to=(20, 77)),
-    "splitting": Experiment(
-        splitting(),
-        ("banking77",),
-        cut_to=(20,),
-        question_seed=0,
-        skip={"banking77": 300, "qasc": 300},  # other runs have asked these
-        keep_groups=True,
-    ),
-    "verdict": Experiment(
-        VERDICT,
-        question_seed=0,
-        skip={"banking77": 350, "qasc": 312},  # other runs have asked these (docs/real.md)
-        keep_groups=True,
-    ),
-    "confidence": Experiment(  # standard inference on the questions of `verdict`
-        named("standard:standard(template=mmlu)"),
-        question_seed=0,
-        skip={"banking77": 350, "qasc": 312},
-    ),
     "efficiency": Experiment(
         LAYOUTS,
         tables=("costs",),

@@ -195,10 +195,11 @@ def test_every_command_that_a_page_names_can_be_parsed() -> None:
         text = page.read_text(encoding="utf-8")
         on_page = re.findall(rf"`(minise (?:{names})\b[^`]*)`", text)  # also over the end of a line
         on_page += re.findall(r"^(minise .*)$", text, flags=re.MULTILINE)
+        on_page += re.findall(r"^python -m tools\.studies( eval .*)$", text, flags=re.MULTILINE)
         commands += [(page, command) for command in on_page]
     assert len(commands) > 25
     for page, command in commands:
-        arguments = shlex.split(command)[1:]
+        arguments = shlex.split(command.removeprefix("minise"))
         assert arguments[0] in COMMANDS, (page, command)
         if arguments[1:] not in ([], ["--help"]) and "..." not in arguments:
             module = import_module(COMMANDS[arguments[0]][0])

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -89,6 +90,10 @@ def test_the_wheel_holds_weights_and_data_and_its_long_description_has_no_relati
     for path in ROOT.glob("weights/*/*"):
         assert f"minise/{path.relative_to(ROOT).as_posix()}" in held
     assert "minise/lab/evaluation/paper.json" in held
+    with tarfile.open(built["sdist"]) as sdist:
+        held_by_sdist = sdist.getnames()
+    assert any("/tools/" in name for name in held_by_sdist)
+    assert not any("studies" in name for name in [*held, *held_by_sdist])  # what is ours alone
     links = re.findall(r"\]\(([^)]+)\)|(?:src|href|srcset)=\"([^\"]+)\"", str(description))
     targets = [first or second for first, second in links]
     assert targets

@@ -14,12 +14,14 @@ from minise import LocalModel
 from tools.studies import decisions as tool
 from tools.studies import decisions_time
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_page_has_every_table_and_none_is_older_than_the_records() -> None:
-    """If one is: python -m tools.studies.decisions tables."""
+    """If one is: python -m tools.studies."""
     page = tool.PAGE.read_text("utf-8")
     assert {*re.findall(r"<!-- table (\S+) -->", page)} == tool.tables().keys()
-    assert page == tool.page()
+    assert tool.texts() == {tool.PAGE: page}
 
 
 def test_every_record_is_of_the_whole_suite_and_says_its_dtype() -> None:
@@ -204,7 +206,6 @@ def test_the_large_request_has_so_many_tokens_and_the_first_questions(qwen: Loca
     assert found["questions"]["a3"]["instructions"] == "Is it 6?"
 
 
-@pytest.mark.slow
 def test_jevbench_finds_equal_probabilities_coherent_as_the_record_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,26 +11,25 @@ pytest.importorskip("pandas")
 from matplotlib.testing.compare import compare_images
 
 from tools.studies import real
-from tools.studies.records import DOCS, RECORDS, short, sign_p
+from tools.studies.records import RECORDS, short, sign_p
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 def test_tables_and_figure_are_not_older_than_the_records() -> None:
-    """If they are: python -m tools.studies.real tables."""
-    pages = {path: path.read_text("utf-8") for path in real.PAGES}
-    assert {*re.findall(r"<!-- table (\S+) -->", "".join(pages.values()))} == real.TABLES.keys()
-    assert pages == {path: real.page(path) for path in pages}
-    for name, ink in real.INK.items():
-        assert (DOCS / name).read_text("utf-8") == real.draw_main(ink)
+    """If they are: python -m tools.studies."""
+    made = real.texts()
+    assert {path: path.read_text("utf-8") for path in made} == made
+    shown = re.findall(r"<!-- table (\S+) -->", "".join(made.values()))
+    assert set(shown) == real.TABLES.keys()
 
 
-@pytest.mark.slow
 def test_the_pictures_are_not_older_than_the_records(tmp_path: Path) -> None:
     """Letters of another matplotlib may differ a little, so it is no comparison of bytes."""
-    for name, content in real.drawings().items():
-        drawn = tmp_path / name
+    for path, content in real.pictures().items():
+        drawn = tmp_path / path.name
         drawn.write_bytes(content)
-        assert compare_images(str(DOCS / name), str(drawn), tol=3) is None
+        assert compare_images(str(path), str(drawn), tol=3) is None
 
 
 def test_a_record_names_its_model_and_no_path() -> None:
