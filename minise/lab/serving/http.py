@@ -6,6 +6,7 @@ A server is not trusted. What it says is text and JSON, and is checked by whoeve
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import random
@@ -17,14 +18,15 @@ from concurrent.futures import TimeoutError as TooLate
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx2
 
 from minise.errors import InputError, printable, shorten
 from minise.lab.data.kinds import Kind
-from minise.lab.serving.key import SHORTEST_PART, take_out
 
 KEY = "MINISE_API_KEY"  # the variable that holds a server's key
+SHORTEST_PART = 8  # characters of the key by which a text is known to hold it
 TIMEOUT = 300.0  # seconds for an answer
 PATIENCE = 120.0  # seconds in which a request is tried again
 AGAIN = (408, 429, 500, 502, 503, 504)  # statuses that may pass
@@ -61,7 +63,7 @@ class Http:
         self.key = os.environ.get(KEY, "").strip()
         if not (self.key.isascii() and self.key.isprintable()):
             raise InputError(f"{KEY} holds characters that no key has; set it again")
-        if len(self.key) >= SHORTEST_PART and self.hide(url) != url:
+        if len(self.key) >= SHORTEST_PART and holds(self.key, url):
             raise InputError(f"the address holds the key; leave it to {KEY}")
         headers = {"Accept-Encoding": "identity"}
         if self.key:
@@ -149,8 +151,8 @@ class Http:
         return value
 
     def heard(self, value: Any) -> str:
-        """What the server says, as a part of a message: without the key, on one line, and short.
-        The key is taken out before anything is cut."""
+        """What the server says, as a part of a message: on one line, short, and nothing of a text
+        that holds the key."""
         if isinstance(value, dict | list):
             return "an object" if isinstance(value, dict) else "a list"
         if isinstance(value, bytes):
@@ -161,11 +163,26 @@ class Http:
         return shorten(" ".join(self.hide(text).split()), 200)
 
     def hide(self, text: str) -> str:
-        """The text without the key."""
-        return take_out(self.key, text)
+        """The text, or other words for one that holds the key."""
+        return "a text with the key in it" if holds(self.key, text) else text
 
     def refused(self, what: str, kind: type[InputError] = InputError) -> InputError:
-        return kind(f"{self.url}: {printable(' '.join(self.hide(what).split()))}")
+        return kind(f"{self.url}: {printable(' '.join(what.split()))}")
+
+
+def holds(key: str, text: str) -> bool:
+    """Whether SHORTEST_PART characters that follow one another in the key stand in the text, as
+    they were sent or as JSON, an address or HTML writes them. Blanks, characters that are not seen,
+    and capitals make no difference."""
+    seen = "".join(one for one in text.lower() if "!" <= one <= "~")
+    in_json = json.dumps(key)[1:-1]
+    for written in (key, in_json, in_json.replace("/", "\\/"), quote(key, ""), html.escape(key)):
+        piece = written.lower().replace(" ", "")
+        size = min(SHORTEST_PART, len(piece))
+        for start in range(len(piece) - size + 1):
+            if size and piece[start : start + size] in seen:
+                return True
+    return False
 
 
 def finish_within(seconds: float, call: Callable[[], Value]) -> Value:

@@ -1,21 +1,19 @@
 """A server is asked within bounds of time and size, nowhere else, and the key is in no message."""
 
-import base64
 import gzip
 import html
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pytest
 
 from minise import Question, load
 from minise.errors import InputError
-from minise.lab.serving import http, key, server
+from minise.lab.serving import http, server
 from minise.method import Standard, ask
 from tests.lab.serving.conftest import Handler, Pretender, skip_waits
 
@@ -66,120 +64,35 @@ def parts_of_key(text: str, size: int = 5) -> list[str]:
     return [piece for piece in pieces if piece in joined]
 
 
+# A key with signs that JSON, addresses and HTML write otherwise.
+SIGNED = "sk/proj+0123456789&abcdef"
+
+
 @pytest.mark.parametrize(
     "text",
     [
         f"the key {KEY} is unknown",
-        f"{'x' * 170} {KEY}",  # where a message is cut
-        f"{'x' * 178} {KEY} is unknown",
-        f"{' ' * 300}{KEY}",
-        f"{KEY[:9]} {KEY[9:]}",
+        f"{'x' * 178} {KEY} is unknown",  # where a message is cut
         f"{KEY[:12]}\r\n\t{KEY[12:]}",
         "\u200b".join(KEY),
         f"the key {KEY[:14]}... is unknown",
-        f"{KEY}{KEY}",
+        KEY.upper(),
+        json.dumps({"sent": SIGNED}),
+        json.dumps({"sent": SIGNED}).replace("/", "\\/"),
+        f"/v1?key={quote(SIGNED, safe='')}",
+        html.escape(SIGNED),
     ],
 )
-@pytest.mark.parametrize("status", [400, 401, 503])
-def test_no_part_of_the_key_is_in_an_error(
-    pretend: Start, folder: Path, text: str, status: int
+@pytest.mark.parametrize("status", [401, 503])
+def test_an_error_in_which_the_key_stands_is_not_shown(
+    pretend: Start, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: int
 ) -> None:
+    monkeypatch.setenv(http.KEY, KEY if parts_of_key(text.lower()) else SIGNED)
     served = pretend("llamacpp")
-    served.faults += [answers(text, status)] * 99
+    served.faults += [answers(f"so {text}", status)] * 99
     line = refusal(served.url, folder)
-    assert f"status {status}" in line
-    assert not parts_of_key(line)
-
-
-# A key with a sign that JSON, addresses and HTML write otherwise.
-SIGNED = "sk/proj+0123456789&abcdef"
-
-
-def each(written: str) -> Callable[[str], str]:
-    """Each character of a text, written in this way."""
-    return lambda text: "".join(written.format(ord(one)) for one in text)
-
-
-def in_base64(before: str) -> Callable[[str], str]:
-    return lambda text: base64.b64encode(f"{before}{text}!".encode()).decode()
-
-
-def lines_of_base64(text: str) -> str:
-    return base64.encodebytes(f"{'Authorization: Bearer ' * 3}{text}".encode()).decode()
-
-
-WRITINGS: dict[str, Callable[[str], str]] = {
-    "a slash in JSON": lambda text: text.replace("/", "\\/"),
-    "JSON in JSON": lambda text: json.dumps(json.dumps(text.replace("/", "\\/"))),
-    "unicode escapes": each("\\u{:04x}"),
-    "one unicode escape": lambda text: text.replace("s", "\\u0073"),
-    "unicode escapes in JSON in JSON": each("\\\\\\u{:04X}"),
-    "unicode escapes of Rust": each("\\u{{{:x}}}"),
-    "bytes of Python": each("\\x{:02x}"),
-    "octal": each("\\{:03o}"),
-    "an address": lambda text: quote(text, safe=""),
-    "an address, every character": each("%{:02x}"),
-    "an address in an address": lambda text: quote(quote(text, safe="")),
-    "an address in JSON": each("\\u0025{:02X}"),
-    "HTML": html.escape,
-    "HTML in HTML": lambda text: html.escape(html.escape(text)),
-    "HTML, decimal": each("&#{:d};"),
-    "HTML, hexadecimal": each("&#x{:X};"),
-    "mail": each("={:02X}"),
-    "capitals": str.upper,
-    "hexadecimal": lambda text: text.encode().hex(),
-    "hexadecimal, with blanks": lambda text: text.encode().hex(" "),
-    "base64": in_base64(""),
-    "base64 of a name and the key": in_base64("user:"),
-    "base64 of a header": in_base64("Bearer "),
-    "base64 in lines": lines_of_base64,
-    "base64 for addresses": lambda text: base64.urlsafe_b64encode(text.encode()).decode(),
-    "base64 in an address": lambda text: quote(in_base64("x:")(text), safe=""),
-    "base64 of both bytes": lambda text: base64.b64encode(text.encode("utf-16")).decode(),
-}
-
-
-def read_in_any_way(text: str) -> list[str]:
-    """The text with no escapes, and what is base64 or hexadecimal in it."""
-    plain = text
-    for _ in range(4):
-        plain = html.unescape(unquote(plain.replace("=", "%")))
-        plain = re.sub(r"\\+u\{?0*([0-9a-fA-F]{2})\}?", lambda found: chr(int(found[1], 16)), plain)
-        plain = re.sub(r"\\+x([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), plain)
-        plain = re.sub(r"\\+([0-7]{3})", lambda found: chr(int(found[1], 8)), plain)
-    readings = [text, plain.replace("\\", "")]
-    joined = "".join(plain.split())
-    for run in re.findall("[A-Za-z0-9+/_-]+", joined):
-        for start in range(4):
-            letters = run[start:].replace("-", "+").replace("_", "/")
-            content = base64.b64decode(letters[: len(letters) // 4 * 4]).decode("latin-1")
-            readings.append(content.replace("\0", ""))
-    for run in re.findall("[0-9a-fA-F]+", joined):
-        for start in range(2):
-            digits = run[start : start + (len(run) - start) // 2 * 2]
-            readings.append(bytes.fromhex(digits).decode("latin-1"))
-    return readings
-
-
-@pytest.mark.parametrize("name", WRITINGS)
-@pytest.mark.parametrize("secret", [KEY, SIGNED])
-def test_no_part_of_the_key_is_in_an_error_that_writes_it_otherwise(
-    pretend: Start, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, secret: str
-) -> None:
-    monkeypatch.setenv(http.KEY, secret)
-    pieces = [secret[start : start + 5].lower() for start in range(len(secret) - 4)]
-    written = WRITINGS[name](secret)
-
-    def readable(text: str) -> list[str]:
-        whole = " ".join(read_in_any_way(text)).lower()
-        return [piece for piece in pieces if piece in whole]
-
-    assert readable(written)  # if not, nothing is shown below
-    served = pretend("llamacpp")
-    served.faults.append(answers(f'{{"status": "unknown", "headers": "Basic {written}"}}', 401))
-    line = refusal(served.url, folder)
-    assert "unknown" in line
-    assert readable(line) == []
+    assert f"status {status}, a text with the key in it" in line
+    assert not parts_of_key(line.lower())
 
 
 @pytest.mark.parametrize(
@@ -187,23 +100,16 @@ def test_no_part_of_the_key_is_in_an_error_that_writes_it_otherwise(
     [
         "This model's maximum context length is 4096 tokens, you asked for 5000 (4999 in the text)",
         "path /v1/completions?model=a%20b&echo=true \\u00e9 \\/ &lt;html&gt; 00112233445566778899",
-        "c29tZSBvdGhlciB0ZXh0IHRoYXQgaXMgbG9uZw== /srv/models/Llama-3.1-8B-Instruct/model.gguf",
     ],
 )
-def test_what_does_not_hold_the_key_is_said_as_it_is(text: str) -> None:
-    assert key.take_out(KEY, text) == text
-    assert key.take_out("", text) == text
-
-
-def test_escapes_without_end_are_not_quoted_and_take_no_time() -> None:
-    deep = KEY
-    for _ in range(30):
-        deep = deep.replace("%", "\\u0025").replace("\\", "%5c").replace("k", "%6b")
-    assert set(key.take_out(KEY, deep)) == {"*"}
-    before = time.process_time()
-    for part in ("%25", "\\", "&amp;", "\\u0000", "A", "&#1", "3", "=", "%5cu0025"):
-        key.take_out(KEY, (part * http.MOST_SAID)[: http.MOST_SAID])
-    assert time.process_time() - before < 60
+def test_what_does_not_hold_the_key_is_said_as_it_is(
+    pretend: Start, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    for secret in (KEY, ""):
+        monkeypatch.setenv(http.KEY, secret)
+        served = pretend("llamacpp")
+        served.faults.append(answers(text, 400))
+        assert f"status 400, {text}" in refusal(served.url, folder)
 
 
 @pytest.mark.parametrize("name", ["max_model_len", "meta", "owned_by"])
@@ -226,7 +132,7 @@ def test_a_model_that_is_named_by_the_key_is_called_otherwise_here(
     lm = load(f"server:{served.url}", tokenizer=folder)
     ask(lm, Standard(), QUESTION)
     assert served.asked[0]["model"] == f"models-{KEY}"
-    assert lm.name == f"server:models-{'*' * len(KEY)}"
+    assert lm.name == "server:a text with the key in it"
     assert not parts_of_key(json.dumps([lm.name, lm.about()]))
 
 

@@ -345,7 +345,7 @@ REFUSED = {
     "logits": ([says("7.5")], "7.5 is no log-probability"),
     "too much": ([says("-0.1")], "of 5 labels add up to 4.524"),
     "another count": ([another_count], "counts 3 tokens, not"),
-    "refusal": ([status(400, f"bad key {KEY}\n")], r"status 400, bad key \*\*\*"),
+    "refusal": ([status(400, f"bad key {KEY}\n")], "status 400, a text with the key in it"),
     "no key": ([status(401, "who are you?")], f"who are you\\?; set {serving.KEY}"),
     "for ever": ([status(500, "no GPU")] * 40, r"does not answer \(status 500, no GPU\)"),
     "gone": ([cut] * 40, "is the server up?"),
