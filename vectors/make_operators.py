@@ -242,7 +242,7 @@ def vectors(operator, layout, inputs):
     facts = {"format": FORMAT, "operator": operator, "layout": layout.name, "scale": scale}
     facts |= {"window": layout.window, "shapes": {n: given[n].shape for n in inputs if n in given}}
     facts |= {"kept": kept, "probe": probe, "words": words, "invisible": invisible}
-    return {n: np.ascontiguousarray(x) for n, x in tensors.items()}, facts
+    return {n: np.array(x, order="C") for n, x in tensors.items()}, facts
 
 
 def alike(one, other, compared, real):
