@@ -6,14 +6,13 @@ is the whole row with one known mistake, of states, convolutions, both, or atten
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from hybrid_mistakes import mistakes
 from hybrids import Ways, logits
 from layouts import PAD, describe, grow, rows, tokenizer, write_sums
 from make_operators import exact
-from operator_mistakes import of_paths
 from safetensors.numpy import save_file
 
 VERSION, COLUMNS = 2, 4  # of the format; of the vocabulary, kept of a wrong run
@@ -126,6 +125,17 @@ def some_rows(rng):
             grow(row, (1 + rng.permutation(63)[:length]).tolist())
             row += padding if side == "right" else []
         yield f"padded_{side}", row, width
+    yield "cached", rolled_back(rng), None
+
+
+def rolled_back(rng):
+    """A prompt of 9 tokens, a draft of 4, of which 2 are kept, and 8 that go on."""
+    tokens = (1 + rng.permutation(63)[:21]).tolist()
+    row = []
+    kept = grow(row, tokens[:11])
+    grow(row, tokens[11:13], kept)
+    grow(row, tokens[13:], kept)
+    return row
 
 
 def described(name, row, width):
@@ -134,6 +144,8 @@ def described(name, row, width):
         d["width"] = np.array(width)
         if name == "padded_right":
             d["lengths"] = d["real"].reshape(-1, width).sum(1)
+    if name == "cached":  # the draft is run, too
+        d["cached"] = np.array(13)
     return d
 
 
@@ -145,36 +157,6 @@ def right(weights, c, d):
         alone = np.arange(len(path))
         ways = Ways(alone <= alone[:, None], alone, alone - 1, alone - 1)
         out[path] = logits(weights, c, d["tokens"][path], ways)
-    return out
-
-
-def mistakes(d):
-    """Name -> (in words, the ways of the whole row)."""
-    parents, index = d["parents"], np.arange(len(d["parents"]))
-    ways = Ways(d["mask"], d["positions"], parents, parents)
-    causal, before = index <= index[:, None], index - 1
-    out = {
-        "one_text": ("read as one text", Ways(causal, index, before, before)),
-        "causal_mask": (
-            "plain causal mask: other prompts are seen, states are right",
-            replace(ways, sees=causal),
-        ),
-        "positions_by_index": ("positions by index", replace(ways, where=index)),
-        "decay_over_row": (
-            "decays are summed over the row, not over the path",
-            replace(ways, over_row=True),
-        ),
-    }
-    for name, (words, change) in of_paths(d).items():
-        if change.parents is None or change.take is not None or name == "behind_padding":
-            continue
-        changed = change.parents
-        out[f"both_{name}"] = (
-            f"state and taps: {words}",
-            replace(ways, state=changed, conv=changed),
-        )
-        out[f"state_{name}"] = (f"the state alone: {words}", replace(ways, state=changed))
-        out[f"conv_{name}"] = (f"the taps alone: {words}", replace(ways, conv=changed))
     return out
 
 
@@ -190,7 +172,7 @@ def vectors(name, weights, c, d):
     """The tensors of a row's file, and its facts."""
     good = right(weights, c, d)
     known, words, invisible = {"": good}, {}, []
-    for n, (text, ways) in mistakes(d).items():
+    for n, (text, ways) in mistakes(name, d).items():
         found = logits(weights, c, d["tokens"], ways)
         same = [m for m, x in known.items() if np.abs((x - found)[d["real"]]).max() < 1e-9]
         if not same:
@@ -206,7 +188,7 @@ def vectors(name, weights, c, d):
     tensors["wrong.logits"] = np.stack([x[:, :COLUMNS] for x in known.values()]).astype(np.float32)
     tensors["wrong.loss"] = np.array([loss_of(x, d) for x in known.values()])
     facts = {"version": VERSION, "row": name, "words": words, "invisible": invisible}
-    return {n: np.ascontiguousarray(x) for n, x in tensors.items()}, facts
+    return {n: np.array(x, order="C") for n, x in tensors.items()}, facts
 
 
 def main(out):

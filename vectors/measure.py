@@ -1,14 +1,15 @@
 """How far right and wrong are apart: python measure.py WHAT ... Needs what the adapters need.
 
-adapters [NAME ...] [--device cuda]   the largest error of each adapter, in each dtype
-mistakes                              every known mistake, in each dtype: is it found, and named?
+adapters [NAME ...] [--device cuda]   the largest error of each adapter's results and gradients, and
+                                      how many of them are wrong, in each part and dtype
+mistakes [PART ...]                   every known mistake of models, hybrids, operators, in each
+                                      dtype: is it found, and named? And how far off is a right run?
 pairs [MODEL]                         two mistakes at once: what is said?
 seeds FIRST LAST                      other weights and rows: the smallest mistake, and rounding
 """
 
 import collections
 import itertools
-import json
 import os
 import platform
 import statistics
@@ -20,72 +21,47 @@ import torch
 from layouts import describe, rows
 from make_vectors import MODELS, V1, random_weights, right, windows, wrong
 from mistakes import mistakes
-from packed_vectors.check import check, read
-from packed_vectors.comparing import TOLERANCE, compare, explain, off
+from packed_vectors.check import check
+from packed_vectors.comparing import TOLERANCE, off
+from planted import PARTS, files, known, said_of
 
 ADAPTERS = Path(__file__).parent / "adapters"
-OF_ERRORS = ("logits", "ends", "out", "final_states")  # and not losses and gradients
-DTYPES = [getattr(torch, name) for name in TOLERANCE]
 torch.set_num_threads(1)
 
 
-def files(model="*"):
-    """Of each row: where, the tensors of its file, facts, weights, config."""
-    for path in sorted(V1.glob(f"{model}/*.safetensors")):
-        file, about = read(path)
-        if "facts" in about:
-            weights = read(path.parent / "model.safetensors")[0]
-            config = json.loads((path.parent / "config.json").read_text())
-            yield path, file, json.loads(about["facts"]), weights, config
-
-
-def known(file, facts, config):
-    """The row's description, and its mistakes that can be seen: name -> (in words, change)."""
-    d = {name[4:]: x for name, x in file.items() if name.startswith("row.")}
-    found = mistakes(facts["row"], config, d, windows(config))
-    return d, {n: x for n, x in found.items() if n not in facts["invisible"]}
-
-
-@torch.no_grad()
-def said(file, facts, logits, dtype):
-    """How far logits are off, and what the check says of them."""
-    compared = compare("logits", logits.double().numpy(), file)
-    return compared.far.max(), explain(compared, TOLERANCE[dtype], facts["words"])[0]
-
-
-def planted(dtype, model="*"):
-    """Every visible mistake, made in `dtype`: row, name, how far off, what is said, if truly."""
-    for path, file, facts, weights, config in files(model):
-        w = {n: torch.tensor(x).to(dtype) for n, x in weights.items()}
-        d, those = known(file, facts, config)
-        for name, (text, change) in those.items():
-            logits = wrong(w, config, d, change)
-            far, words = said(file, facts, logits, str(dtype)[6:])
-            yield f"{path.parent.name}/{path.stem}", name, far, words, text in words
-
-
-def of_mistakes():
-    for dtype in DTYPES:
-        results = list(planted(dtype))
-        missed = [x[:4] for x in results if not x[4]]
-        found = sum(bool(x[3]) for x in results)
-        row, name, far, _, _ = min(results, key=lambda x: x[2])
-        print(f"{str(dtype)[6:]:9} {len(results)} mistakes, {found} found,", end=" ")
+def of_mistakes(*parts):
+    for part, dtype in itertools.product(parts or PARTS, TOLERANCE):
+        results = list(PARTS[part](dtype))
+        rounding = {}
+        for one in results:
+            if one.name:
+                continue
+            for name, far in one.far.items():
+                kind = "gradients" if name.startswith("grad_") else name
+                rounding[kind] = max(rounding.get(kind, 0), far)
+            if one.said:
+                print("  a right one fails:", one.where, one.said)
+        found = [one for one in results if one.name]
+        least = min(found, key=lambda one: max(one.far.values()))
+        print(f"{part:9} {dtype:8} {len(found)} mistakes,", end=" ")
         print(
-            f"{len(results) - len(missed)} named; smallest {far:.2f}, {name} in {row}", flush=True
+            f"{sum(bool(x.said) for x in found)} found, {sum(x.named for x in found)} named;",
+            end="",
         )
-        for row, name, far, words in missed:
-            print(f"  missed: {row} {name} {far:.2f}: {words or 'passes'}")
+        print(f" smallest {max(least.far.values()):.2f}, {least.name} in {least.where};", end=" ")
+        print("rounding", ", ".join(f"{n} {x:.1e}" for n, x in rounding.items()), flush=True)
+        for one in found:
+            if not one.named:
+                print(f"  missed: {one.where} {one.name} {one.far}: {one.said or 'passes'}")
 
 
 def pairs(model="*"):
     """Two mistakes at once can be told apart if each has a wrong token that is as with it alone,
     and as with no other known mistake."""
     count = collections.Counter()
-    for path, file, facts, weights, config in files(model):
+    for where, file, facts, weights, config, d in files(V1, model):
         w = {n: torch.tensor(x).double() for n, x in weights.items()}
-        d, those = known(file, facts, config)
-        real = d["real"]
+        those, real = known(facts, config, d), d["real"]
         good = torch.tensor(file["right.logits"])[real]
         # Mistakes that give the same row share their words: they are one.
         name = {n: next(x for x in facts["words"].values() if those[n][0] in x) for n in those}
@@ -94,17 +70,17 @@ def pairs(model="*"):
             if those[a][1].keys() & those[b][1].keys() or name[a] == name[b]:
                 continue  # they change the same thing
             got = wrong(w, config, d, those[a][1] | those[b][1])
-            _, words = said(file, facts, got, "float64")
+            _, words = said_of(file, facts, got.numpy(), "float64")
             is_it = {n: (got[real] - x).abs().amax(1) < 1e-9 for n, x in alone.items()}
             only_one = torch.stack(list(is_it.values())).sum(0) == 1
             changed = (got[real] - good).abs().amax(1) > 1e-6
             apart = all((is_it[name[n]] & only_one & changed).any() for n in (a, b))
             named = sum(name[n] in words for n in (a, b))
             others = sum(n in words for n in alone) - named
-            where = "can be told apart" if apart else "cannot be told apart"
-            count[f"{where}: {named} named, {others} others" if words else "passes"] += 1
+            those_two = "can be told apart" if apart else "cannot be told apart"
+            count[f"{those_two}: {named} named, {others} others" if words else "passes"] += 1
             if not words or (apart and named < 2):
-                print(f"  {path.parent.name}/{path.stem} {a} + {b}: {words}")
+                print(f"  {where} {a} + {b}: {words}")
     for key, number in sorted(count.items()):
         print(number, key)
 
@@ -139,17 +115,29 @@ def seeds(first, last):
 
 def adapters(*names):
     for name in names or sorted(path.stem for path in ADAPTERS.glob("*.py")):
-        cells = []
         for dtype in TOLERANCE:
             try:
-                everything = check(ADAPTERS / f"{name}.py", dtype)
-                found = [one for one in everything if one.far is not None]
-                errors = [x.far for x in found if x.kind in OF_ERRORS and not x.said]
-                wrong = sum(bool(x.said) for x in found)
-                cells.append(f"{max(errors, default=0):7.1e} {wrong}/{len(found)}")
+                found = [x for x in check(ADAPTERS / f"{name}.py", dtype) if x.far is not None]
             except Exception as error:  # what a library refuses is a result
-                cells.append(f"{type(error).__name__}: {error}"[:60].replace("\n", " "))
-        print(f"{name:22}", *(f"{cell:16}" for cell in cells), flush=True)
+                words = " ".join(f"{type(error).__name__}: {error}".split())
+                print(f"{name:22} {dtype:8} {words[:90]}", flush=True)
+                continue
+            for part in sorted({part_of(one.row) for one in found}):
+                those = [one for one in found if part_of(one.row) == part]
+                largest = {}
+                for one in those:
+                    kind = "gradients" if one.kind.startswith("grad") else one.kind
+                    largest[kind] = max(largest.get(kind, 0), 0 if one.said else one.far)
+                wrong = sum(bool(one.said) for one in those)
+                errors = ", ".join(f"{kind} {far:.1e}" for kind, far in largest.items())
+                said = f"{wrong} of {len(those)} wrong; {errors}"
+                print(f"{name:22} {dtype:8} {part:9} {said}", flush=True)
+
+
+def part_of(row):
+    """models, hybrids or operators."""
+    first = row.split("/")[0]
+    return "operators" if first == "operators" else "models" if first in MODELS else "hybrids"
 
 
 def machine():

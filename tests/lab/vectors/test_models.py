@@ -19,7 +19,7 @@ V1, V2, ADAPTERS = VECTORS / "v1", VECTORS / "v2", VECTORS / "adapters"
 sys.path[:0] = [str(VECTORS), str(ADAPTERS)]
 
 import make_vectors  # noqa: E402
-import measure  # noqa: E402
+import planted  # noqa: E402
 from packed_vectors.adapters import OF_MODELS  # noqa: E402
 from packed_vectors.check import check, read  # noqa: E402
 from packed_vectors.comparing import TOLERANCE  # noqa: E402
@@ -127,12 +127,14 @@ def test_the_javascript_of_the_page_passes() -> None:
 
 
 # ---- wrong results are named --------------------------------------------------------------------
-@pytest.mark.parametrize("dtype", measure.DTYPES, ids=str)
-def test_every_mistake_of_every_row_is_found_and_named(dtype) -> None:
-    found = [x for model in ("llama3", "qwen2_windows") for x in measure.planted(dtype, model)]
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_every_mistake_of_every_row_is_found_and_named(dtype: str) -> None:
+    found = []
+    for model in ("llama3", "qwen2_windows"):
+        found += [one for one in planted.of_models(dtype, model) if one.name]
     assert len(found) > 350
-    assert [row for row, _, far, _, _ in found if far < 2 * TOLERANCE[str(dtype)[6:]]] == []
-    assert [(row, name, text) for row, name, _, text, named in found if not named] == []
+    assert [one for one in found if one.far["logits"] < 2 * TOLERANCE[dtype]] == []
+    assert [one for one in found if not one.named] == []
 
 
 def test_a_known_mistake_is_named_by_its_loss_and_gradients(tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ OPERATORS, ADAPTERS = VECTORS / "v2" / "operators", VECTORS / "adapters"
 sys.path[:0] = [str(VECTORS), str(ADAPTERS)]
 
 import make_operators  # noqa: E402
-import measure_operators  # noqa: E402
+import planted  # noqa: E402
 from operator_mistakes import run  # noqa: E402
 from packed_vectors.check import check, read, rows_in  # noqa: E402
 from packed_vectors.comparing import OF_OPERATORS, compare_operator  # noqa: E402
 
-FILES = list(measure_operators.files(()))
+FILES = list(planted.operator_files())
 NAMES = [one[0] for one in FILES]
 
 
@@ -179,19 +179,20 @@ def test_the_functions_of_transformers_pass(dtype: str) -> None:
     assert said("transformers_operators.py", dtype) == []
 
 
-def all_named(dtype: torch.dtype, operators: tuple[str, ...]) -> None:
-    found = list(measure_operators.planted(dtype, operators))
-    limit = OF_OPERATORS[str(dtype)[6:]]
-    assert [x[:3] for x in found if x[2] < 1.5 * limit] == []
-    assert [(x[0], x[1], x[4]) for x in found if not x[3]] == []
+def all_named(dtype: str, operators: tuple[str, ...]) -> None:
+    found = list(planted.of_operators(dtype, operators))
+    assert [one for one in found if not one.name and one.said] == []
+    wrong = [one for one in found if one.name]
+    limit = 1.5 * OF_OPERATORS[dtype]
+    assert [(x.where, x.name) for x in wrong if max(x.far.values()) < limit] == []
+    assert [(x.where, x.name, x.said) for x in wrong if not x.named] == []
 
 
 def test_every_mistake_of_a_convolution_and_of_attention_is_named() -> None:
-    all_named(torch.bfloat16, ("short_convolution", "attention"))
+    all_named("bfloat16", ("short_convolution", "attention"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in OF_OPERATORS], ids=str)
-def test_every_mistake_of_every_operator_is_named(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", OF_OPERATORS)
+def test_every_mistake_of_every_operator_is_named(dtype: str) -> None:
     all_named(dtype, ())
-    assert [said for _, _, said in measure_operators.right(dtype) if said] == []
