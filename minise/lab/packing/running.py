@@ -28,6 +28,7 @@ from minise.lab.packing.rounding import NUDGES, Apart, Rounding, distances
 ALONE = 3  # documents that run alone, at most
 EQUAL = 1  # times the measured rounding: not more is equal. docs/check.md says why
 WRONG = 2  # times the measured rounding: more is not equal. Between the two there is no verdict
+POSITIONS = 128  # so many later, in float32: angles may add once the measured rounding
 UNEQUAL = "packed is not equal to separate"
 
 
@@ -100,7 +101,7 @@ def compare(model: Model, packed: Packed, documents: list[Document], number: int
         found.doubt = "the logits of a document alone are not finite"
         return found
     rounding = measured(model, alone, right)
-    apart = rounding.beside(distances(right, packed.logits[one.row, one.tokens]))
+    apart = apart_from(model, packed, one, right, rounding)
     touched = None
     if number in packed.touched:
         touched = rounding.beside(packed.touched[number])
@@ -119,6 +120,38 @@ def compare(model: Model, packed: Packed, documents: list[Document], number: int
     else:
         found.doubt = doubt_of_border(model, alone, right, rounding)
     return found
+
+
+def apart_from(
+    model: Model, packed: Packed, one: Document, right: Tensor, rounding: Rounding
+) -> Apart:
+    """How far a document is from itself alone. Rotary angles are rounded by as much as positions
+    are large: one that stands at later positions in the row is compared with itself alone at these,
+    if that is what it is from 0 on, within the rounding of angles."""
+    given = packed.logits[one.row, one.tokens]
+    apart = rounding.beside(distances(right, given))
+    shift = shift_of(packed.call, one)
+    if shift == 0 or apart.within(EQUAL):
+        return apart
+    later = alone_of(packed.call, one)
+    later["position_ids"] = later["position_ids"] + shift
+    there = model.logits(later)[0]
+    units = torch.finfo(torch.float32).eps / torch.finfo(right.dtype).eps  # that angles have
+    most = EQUAL * (1 + int(later["position_ids"].max()) / POSITIONS * units)
+    if rounding.beside(distances(right, there)).typical > most:
+        return apart
+    return rounding.beside(distances(there, given))
+
+
+def shift_of(call: dict[str, Any], one: Document) -> int:
+    """How much later all positions of a document are in the call than alone; 0 if they differ in
+    that."""
+    places = torch.tensor(one.tokens)
+    given = call.get("position_ids")
+    if given is not None:
+        places = given.expand(call["input_ids"].shape)[one.row, one.tokens].cpu()
+    shift = places - torch.arange(len(places))
+    return int(shift[0]) if (shift == shift[0]).all() else 0
 
 
 def off(apart: Apart) -> str:

@@ -129,6 +129,23 @@ def test_right_rows_in_float32_have_a_verdict() -> None:
         assert (watch.compared, watch.mismatches) == (3, [])
 
 
+def test_positions_that_run_on_far_are_rounding_with_rotary_positions_alone() -> None:
+    """Angles are rounded by as much as a position is large. All else is found there, too."""
+    lengths = [20, 30]
+    off = blocks([21, 29])
+    for first in (0, 300, 10_000):
+        on = first + torch.arange(50)
+        for kind in ("llama", "qwen3"):
+            made = model(kind, dtype=torch.float32)
+            watch = said(made, call_of(made, lengths, positions=on), documents=lengths)
+            assert (watch.compared, watch.mismatches) == (2, [])
+            call = call_of(made, lengths, mask=off, positions=on)
+            assert said(made, call, documents=lengths).mismatches
+    made = model("gpt2", dtype=torch.float32)
+    call = call_of(made, lengths, positions=300 + torch.arange(50))
+    assert said(made, call, documents=lengths).mismatches
+
+
 def test_documents_that_leave_tokens_out_are_no_verdict() -> None:
     """As where the last text is cut off, and has no end."""
     made = model("llama", dtype=torch.float32)
