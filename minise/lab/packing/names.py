@@ -55,6 +55,7 @@ NOT_JUDGED = {
     *("num_items_in_batch", "return_dict", "output_hidden_states", "logits_to_keep"),
     *("output_router_logits", "fused_lm_head", "completion_mask", "assistant_masks"),
     *("seq_lengths", "length", "special_tokens_mask"),
+    *("ref_chosen_logps", "ref_rejected_logps", "margin"),
     # Megatron and NeMo
     *("qkv_format", "total_tokens", "token_count"),
 }

@@ -1,8 +1,9 @@
 """The oracle of `check` and `guard`: rows in every form that collators and trainers make, right and
 wrong, in tiny random models of ten classes of the library transformers and three with axes of
 positions, in each of its attentions. What each row is comes out of the model itself: logits, and
-losses and gradients where it has labels, beside those of the documents alone, in float32. The
-gradients of a copy in bfloat16 are held to the same, by its own rounding.
+losses and gradients where it has labels, beside those of the documents alone, in float32. `guard`
+is asked of copies in bfloat16 and float16, too, and the gradients of the one in bfloat16 are held
+to the same, by its own rounding.
 
     python -m tests.lab.packing.test_packed_models
 
@@ -35,8 +36,11 @@ WITH_AXES = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
 LENGTHS = [7, 5, 9]
 LONG = [4, 22, 3]  # one is longer than mistral's window of 16
 TRUNK, BRANCHES = 6, [5, 3, 4]
+GUARDS = ("guard, float32", "guard, bfloat16", "guard, float16")
 MOST = 1e-3  # of a token's logits, a loss or a gradient, in float32
 LIMIT = 0.8  # of a gradient's distance in bfloat16, in what rounding does to it
+OF_TRAINERS = ("completion_mask", "ref_chosen_logps", "ref_rejected_logps", "margin")
+NOT_OF_MODELS = ("labels", "seq_idx", *OF_TRAINERS)
 FLASH_NAMES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
@@ -128,6 +132,24 @@ def of_trl(**options: Any) -> Case:
         return Case(call, meant, [places_of(LENGTHS)])
     meant = {"documents": [[length] for length in LENGTHS], "padding": "right"}
     return Case(call, meant, [[[*range(length)]] for length in LENGTHS])
+
+
+def of_preference(trainer: str) -> Case:
+    """As trl pads the two answers to a prompt: for its DPOTrainer or its RewardTrainer."""
+    place = f"trl.trainer.{trainer}_trainer"
+    trl = pytest.importorskip(place, reason="the extra [trainers]")
+    prompt, chosen, rejected = (some_ids(n, n)[0].tolist() for n in (4, 6, 3))
+    example = {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
+    if trainer == "dpo":
+        example |= {"ref_chosen_logps": -9.0, "ref_rejected_logps": -5.0}
+        lengths = [10, 7]
+    else:
+        example |= {"margin": 0.5}
+        lengths = [6, 3]
+    batch = trl.DataCollatorForPreference(pad_token_id=0)([example])
+    meant = {"documents": [[length] for length in lengths], "padding": "right"}
+    prompts = [[[*range(length)]] for length in lengths]
+    return Case({**batch, "use_cache": False}, meant, prompts)
 
 
 def axes(count: int, **call: Any) -> Case:
@@ -233,6 +255,8 @@ def cases(attention: str) -> Iterator[tuple[str, Case]]:
     yield "trl, wrapped", of_trl(padding_free=True, wrapped=True)
     yield "trl, padded", of_trl()
     yield "trl, padded, with positions", of_trl(return_position_ids=True)
+    yield "trl, preference", of_preference("dpo")
+    yield "trl, reward", of_preference("reward")
     yield "positions", documents(LENGTHS)
     yield "positions, a cache", documents(LENGTHS, use_cache=True)
     yield (
@@ -302,7 +326,7 @@ class Runs:
 
 def run(model: Any, case: Case) -> Runs | None:
     """None if the model refuses the call."""
-    call = {name: value for name, value in case.call.items() if name not in ("labels", "seq_idx")}
+    call = {name: value for name, value in case.call.items() if name not in NOT_OF_MODELS}
     mask = call.get("attention_mask")
     if mask is not None and mask.is_floating_point():
         call["attention_mask"] = mask.to(model.dtype).clamp(min=torch.finfo(model.dtype).min)
@@ -400,7 +424,8 @@ def checked(case: Case, model: Any) -> minise.Report:
 
 def guarded(case: Case, model: Any) -> str:
     """By `guard`: "equal", "not equal" or "no verdict"."""
-    call = {name: value for name, value in case.call.items() if name != "labels"}
+    left_out = ("labels", *OF_TRAINERS)
+    call = {name: value for name, value in case.call.items() if name not in left_out}
     mask = call.get("attention_mask")
     if mask is not None and mask.is_floating_point():
         low = torch.finfo(model.dtype).min
@@ -447,9 +472,10 @@ def judge(name: str, counts: Counts) -> None:
     forms = cases_with_axes if name in WITH_AXES else cases
     model = with_axes(name) if name in WITH_AXES else ways.tiny(name)
     narrow = copy.deepcopy(model).to(torch.bfloat16)
+    half = copy.deepcopy(model).to(torch.float16)
     for attention in ways.attentions_of(model):
-        ways.set_attention(model, attention)
-        ways.set_attention(narrow, attention)
+        for one in (model, narrow, half):
+            ways.set_attention(one, attention)
         for form, case in forms(attention):
             what = f"{name}, {attention}, {form}"
             out = truth(model, case)
@@ -462,7 +488,7 @@ def judge(name: str, counts: Counts) -> None:
             if report.equal and report.conditions:
                 said = "equal on a condition"
             counts.add("check, any model", said, is_equal, what, lambda one=report: reasons(one))
-            for dtype, one in (("float32", model), ("bfloat16", narrow)):
+            for dtype, one in (("float32", model), ("bfloat16", narrow), ("float16", half)):
                 verdict = guarded(case, one)
                 counts.add(f"guard, {dtype}", verdict, out.logits, what, str)
             if "labels" in case.call:
@@ -484,7 +510,7 @@ def test_equal_is_said_only_where_it_comes_out() -> None:
     assert counts.wrong == []
     guards = [line for line in counts.too_strict if line.startswith("guard")]
     assert guards == []
-    for who in ("check, this model", "guard, float32", "guard, bfloat16"):
+    for who in ("check, this model", *GUARDS):
         assert counts.counts[who, "equal", "equal"] > 100
         assert counts.counts[who, "not equal", "not equal"] > 100
     assert max(counts.gradients[True])[0] < LIMIT < min(counts.gradients[False])[0]
