@@ -6,6 +6,7 @@ python -m tools.studies report RUN      as `minise report`, likewise
 """
 
 import sys
+from pathlib import Path
 
 from minise.commands import cli
 from minise.lab.evaluation.experiments import EXPERIMENTS
@@ -15,7 +16,8 @@ from tools.studies.experiments import STUDIES
 
 
 def write_all() -> None:
-    for path, content in {**real.texts(), **real.pictures(), **decisions.texts()}.items():
+    written: dict[Path, str | bytes] = {**real.texts(), **real.pictures(), **decisions.texts()}
+    for path, content in written.items():
         write_file(path, content)
         print(path)
 
