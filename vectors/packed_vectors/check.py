@@ -13,6 +13,7 @@ from packed_vectors.comparing import (
     OF_OPERATORS,
     TIMES,
     TOLERANCE,
+    Unusable,
     compare,
     compare_operator,
     explain,
@@ -110,7 +111,7 @@ def of_operator(adapter, path, file, facts, given):
     got = got if isinstance(got, dict) else {"out": got}
     unknown = sorted(set(got) - set(results))
     if unknown:
-        raise ValueError(f"{name}: {unknown[0]} is no result; it has {', '.join(sorted(results))}")
+        raise Unusable(f"{name}: {unknown[0]} is no result; it has {', '.join(sorted(results))}")
     limit, words, compared = OF_OPERATORS[given["dtype"]], facts["words"], {}
     for kind in results:
         if got.get(kind) is None:

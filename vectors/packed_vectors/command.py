@@ -15,7 +15,7 @@ from pathlib import Path
 from packed_vectors import FORMAT, VECTORS, __version__
 from packed_vectors.adapters import Adapter
 from packed_vectors.check import check, rows_in
-from packed_vectors.comparing import TOLERANCE
+from packed_vectors.comparing import TOLERANCE, Unusable
 
 # Whose versions a report names, if the adapter imported them.
 LIBRARIES = ("numpy", "safetensors", "torch", "transformers", "jax", "mlx", "triton", "tinygrad")
@@ -89,7 +89,11 @@ def main(arguments=None):
         parser.error(f"{options.folder}: holds no vectors; leave it out, or name a part of them")
     adapter = Adapter(options.adapter)
     results = []
-    silence = show(kept_in(results, check(adapter, options.dtype, options.folder)))
+    try:
+        silence = show(kept_in(results, check(adapter, options.dtype, options.folder)))
+    except Unusable as error:
+        print(f"packed-vectors: {error}", file=sys.stderr)
+        return 2
     if options.json:
         made = report(adapter, options.dtype, results)
         options.json.write_text(json.dumps(made, indent=1) + "\n")

@@ -94,6 +94,44 @@ def test_unusable_arguments_are_one_line_and_status_2(
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"out": np.stack(outs)', '"out": np.stack(outs)[:, :1]', "(72, 2, 8)"),
+        ('"out": np.stack(outs)', '"out": np.stack(outs)[..., :1]', "out: its shape is"),
+        ('"out": np.stack(outs)', '"output": np.stack(outs)', "output is no result; it has "),
+    ],
+)
+def test_results_that_cannot_be_compared_are_one_line_and_status_2(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    status, said = run(tmp_path, "-m", "packed_vectors", write(tmp_path, old, new))
+    assert status == 2
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_a_mistake_that_changes_nothing_in_a_result_is_not_its_name(tmp_path: Path) -> None:
+    """Some numbers of a mistake are kept. A token whose other numbers alone are wrong has those of
+    each mistake that leaves this result as it is."""
+    old, new = '"out": np.stack(outs)', '"out": np.stack(outs) + (np.arange(v.shape[-1]) > 40)'
+    status, said = run(tmp_path, "-m", "packed_vectors", write(tmp_path, old, new), "float32")
+    assert status == 1
+    wrong = [line for line in said.splitlines() if line.startswith("FAIL")]
+    assert wrong
+    for line in wrong:
+        assert " out " in line
+        assert "no known mistake" in line
+        assert ";" not in line
+
+
+def test_a_result_that_is_not_finite_is_called_so(tmp_path: Path) -> None:
+    old, new = "u = v[t]", "u = v[t] * (np.nan if parent < 0 else 1)"
+    status, said = run(tmp_path, "-m", "packed_vectors", write(tmp_path, old, new), "float32")
+    assert status == 1
+    assert "not finite (72 of 72, first 0)" in said
+
+
 @pytest.mark.slow
 def test_a_wheel_holds_the_vectors_and_runs_without_torch(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path)]
