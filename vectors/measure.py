@@ -154,5 +154,5 @@ if __name__ == "__main__":
         rest.remove("--device")
     sys.path.insert(0, str(ADAPTERS))
     print(machine())
-    with torch.no_grad() if what != "adapters" else torch.enable_grad():
+    with torch.set_grad_enabled(what in ("adapters", "mistakes")):
         {"adapters": adapters, "mistakes": of_mistakes, "pairs": pairs, "seeds": seeds}[what](*rest)

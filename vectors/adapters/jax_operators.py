@@ -28,20 +28,28 @@ def attention(q, k, v, scale, mask_in_window, grad_out, dtype):
 
 
 def along(q, k, v, g, beta, parents, begins, initial):
-    """g: (T, H, k). beta None: nothing is corrected. States in float32 at least."""
+    """A scan over the row; each token reads its parent's state. g: (T, H, k). beta None: nothing is
+    corrected. States in float32 at least: those after the tokens, nothing, the initial ones."""
     wide = jnp.promote_types(v.dtype, jnp.float32)
-    states, outs = [], []
-    for t, parent in enumerate(parents.tolist()):
-        state = states[parent] if parent >= 0 else jnp.zeros((*k.shape[1:], v.shape[-1]), wide)
-        if begins is not None and begins[t] >= 0:
-            state = initial[int(begins[t])].astype(wide)
-        state = jnp.exp(g[t].astype(wide))[:, :, None] * state
-        u = v[t]
+    T, none = len(parents), jnp.zeros((1, *k.shape[1:], v.shape[-1]), wide)
+    given = none[:0] if initial is None else initial.astype(wide)
+    places = [none.repeat(T, axis=0), none, given]
+    before = np.where(parents >= 0, parents, T)
+    if begins is not None:
+        before = np.where(begins >= 0, T + 1 + begins, before)
+
+    def step(states, of_token):
+        t, before, q, k, v, g, beta = of_token
+        state = jnp.exp(g.astype(wide))[:, :, None] * states[before]
+        u = v
         if beta is not None:
-            u = beta[t][:, None] * (u - (state * k[t][:, :, None]).sum(1))
-        states.append(state + k[t][:, :, None] * u[:, None])
-        outs.append((states[-1] * q[t][:, :, None]).sum(1).astype(v.dtype))
-    return jnp.stack(outs), jnp.stack(states)
+            u = beta[:, None] * (v - (state * k[:, :, None]).sum(1))
+        state = state + k[:, :, None] * u[:, None]
+        return states.at[t].set(state), (state * q[:, :, None]).sum(1).astype(v.dtype)
+
+    row = (jnp.arange(T), jnp.asarray(before), q, k, v, g, beta)
+    states, outs = jax.lax.scan(step, jnp.concatenate(places), row)
+    return outs, states
 
 
 def kda(q, k, v, g, beta, scale, parents, ends, grad_out, dtype, begins=None, initial_states=None):

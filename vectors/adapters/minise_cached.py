@@ -1,7 +1,7 @@
 """minise in two passes: first `cached` tokens, then the others, which read them from a cache."""
 
 import torch
-from minise_row import load
+from minise_row import MODEL_TYPES, load  # noqa: F401
 
 from minise.lab.writing.cache import extend
 

@@ -43,6 +43,21 @@ def test_every_mistake_of_the_vectors_breaks_one_must_and_every_must_has_vectors
         assert set(must["mistakes"]) & made, must["number"]
 
 
+def test_each_must_names_the_vectors_that_test_it() -> None:
+    made: dict[str, set[str]] = {}
+    for path in rows_in(VECTORS):
+        folder = path.parent.relative_to(VECTORS).as_posix()
+        folder = "v1" if folder.startswith("v1/") else folder
+        made.setdefault(folder, set()).update(json.loads(read(path)[1]["facts"])["words"])
+    named = [
+        re.findall(r"`([\w/]+)`", x) for x in re.findall(r"^Vectors: (.*)$", PAGE, re.MULTILINE)
+    ]
+    assert len(named) == len(MUSTS)
+    for must, folders in zip(MUSTS, named, strict=True):
+        testing = [one for one in sorted(made) if made[one] & set(must["mistakes"])]
+        assert folders == testing, must["number"]
+
+
 def test_entries_of_the_zoo_exist() -> None:
     zoo = (ROOT / "docs/zoo.md").read_text(encoding="utf-8")
     heads = re.findall(r"^#+ (.*)$", zoo, flags=re.MULTILINE)
