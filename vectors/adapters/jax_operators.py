@@ -27,12 +27,16 @@ def attention(q, k, v, scale, mask_in_window, grad_out, dtype):
     return results(run, {"q": q, "k": k, "v": v}, grad_out, dtype)
 
 
+def wide(*arrays):
+    """In float32 at least, as kernels compute; gradients come back in the dtype."""
+    return (None if x is None else x.astype(jnp.promote_types(x.dtype, "float32")) for x in arrays)
+
+
 def along(q, k, v, g, beta, parents, begins, initial):
     """A scan over the row; each token reads its parent's state. g: (T, H, k). beta None: nothing is
-    corrected. States in float32 at least: those after the tokens, nothing, the initial ones."""
-    wide = jnp.promote_types(v.dtype, jnp.float32)
-    T, none = len(parents), jnp.zeros((1, *k.shape[1:], v.shape[-1]), wide)
-    given = none[:0] if initial is None else initial.astype(wide)
+    corrected. States: those after the tokens, nothing, the initial ones."""
+    T, none = len(parents), jnp.zeros((1, *k.shape[1:], v.shape[-1]), v.dtype)
+    given = none[:0] if initial is None else initial
     places = [none.repeat(T, axis=0), none, given]
     before = np.where(parents >= 0, parents, T)
     if begins is not None:
@@ -40,12 +44,12 @@ def along(q, k, v, g, beta, parents, begins, initial):
 
     def step(states, of_token):
         t, before, q, k, v, g, beta = of_token
-        state = jnp.exp(g.astype(wide))[:, :, None] * states[before]
+        state = jnp.exp(g)[:, :, None] * states[before]
         u = v
         if beta is not None:
             u = beta[:, None] * (v - (state * k[:, :, None]).sum(1))
         state = state + k[:, :, None] * u[:, None]
-        return states.at[t].set(state), (state * q[:, :, None]).sum(1).astype(v.dtype)
+        return states.at[t].set(state), (state * q[:, :, None]).sum(1)
 
     row = (jnp.arange(T), jnp.asarray(before), q, k, v, g, beta)
     states, outs = jax.lax.scan(step, jnp.concatenate(places), row)
@@ -54,9 +58,10 @@ def along(q, k, v, g, beta, parents, begins, initial):
 
 def kda(q, k, v, g, beta, scale, parents, ends, grad_out, dtype, begins=None, initial_states=None):
     def run(q, k, v, g, beta, initial_states=None):
+        q, k, v, g, beta, initial = wide(q, k, v, g, beta, initial_states)
         g = jnp.broadcast_to(g if g.ndim == 3 else g[..., None], k.shape)
-        out, states = along(q * scale, k, v, g, beta, parents, begins, initial_states)
-        return out, states[ends]
+        out, states = along(q * scale, k, v, g, beta, parents, begins, initial)
+        return out.astype(dtype), states[ends]
 
     inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "initial_states": initial_states}
     return results(run, inputs, grad_out, dtype)
@@ -67,11 +72,12 @@ gated_delta_rule = kda
 
 def mamba2(x, dt, A, B, C, parents, ends, grad_out, dtype, begins=None, initial_states=None):
     def run(x, dt, A, B, C, initial_states=None):
+        x, dt, A, B, C, initial = wide(x, dt, A, B, C, initial_states)
         B, C = (jnp.repeat(one, x.shape[1] // one.shape[1], axis=1) for one in (B, C))
         g = jnp.broadcast_to((dt * A)[..., None], B.shape)
-        initial = None if initial_states is None else initial_states.swapaxes(2, 3)
+        initial = None if initial is None else initial.swapaxes(2, 3)
         out, states = along(C, B, dt[..., None] * x, g, None, parents, begins, initial)
-        return out, states[ends].swapaxes(2, 3)
+        return out.astype(dtype), states[ends].swapaxes(2, 3)
 
     inputs = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "initial_states": initial_states}
     return results(run, inputs, grad_out, dtype)
