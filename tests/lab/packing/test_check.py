@@ -395,7 +395,7 @@ def test_the_page_runs_as_it_is_shown(capsys, tmp_path, monkeypatch) -> None:
                 assert status == int("NOT " in out or "but for" in out)
         elif kind == "text":
             assert printed == text
-    assert commands == 7
+    assert commands == 5
     assert run(capsys, "check", "tail.json", "--allow-unjudged")[0] == 0
     assert run(capsys, "check", "row.json", "--allow-unjudged")[0] == 1
     assert minise.check is check
