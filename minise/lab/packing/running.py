@@ -138,9 +138,8 @@ def apart_from(
     there = model.logits(later)[0]
     units = torch.finfo(torch.float32).eps / torch.finfo(right.dtype).eps  # that angles have
     most = EQUAL * (1 + int(later["position_ids"].max()) / POSITIONS * units)
-    if rounding.beside(distances(right, there)).typical > most:
-        return apart
-    return rounding.beside(distances(there, given))
+    is_same = rounding.beside(distances(right, there)).typical <= most
+    return rounding.beside(distances(there, given)) if is_same else apart
 
 
 def shift_of(call: dict[str, Any], one: Document) -> int:
