@@ -1,27 +1,20 @@
 """How the rows of a user's own file become questions: by which columns, and by which form of the
-answers ("Your own questions" in docs/evaluation.md). Headers may be words of headers.json: German,
-French, Spanish, Chinese."""
+answers ("Your own questions" in docs/evaluation.md)."""
 
-import json
 import logging
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-from minise.errors import InputError, printable, quote, shorten
+from minise.errors import InputError, quote, shorten
 from minise.lab.data.question_file import Row
 
 ROLES = ("id", "question", "choices", "answer")
 FORMS = ("text", "letter", "index0", "index1")  # of answers
 SAY = "say which is which: --columns question=HEADER,A=HEADER,B=HEADER,answer=HEADER"
-WORDS: dict[str, str] = json.loads(Path(__file__).with_name("headers.json").read_text("utf-8"))
-_OPTIONS = "|".join(word for word, name in WORDS.items() if name != "question")
-_NUMBERED = re.compile(f"(?:{_OPTIONS})[ _]?([0-9]{{1,4}}|[a-z])")
 _tell = lru_cache(logging.getLogger(__name__).warning)  # to stderr
 _CHOICE = re.compile(r"(?:choice|option)[ _]?([0-9]{1,4})|(?:(?:choice|option)[ _])?([a-z])")
 
@@ -119,32 +112,7 @@ def _find_columns(headers: Sequence[str], columns: str) -> Columns:
         if header not in given.values():
             names[header.strip().lower()] = header
     names.update(given)
-    names.update(_translate(names, given))
     return Columns(names, form)
-
-
-def _translate(names: dict[str, str], given: dict[str, str]) -> dict[str, str]:
-    """Headers in other languages by their names here, but for what --columns gives: if it gives a
-    choice, it gives all. What is guessed is told once."""
-    has_choices = any(name == "choices" or _CHOICE.fullmatch(name) for name in given)
-    found: dict[str, str] = {}
-    for header in reversed(names.values()):
-        word = unicodedata.normalize("NFKC", header.strip().lower())  # one form of ö, of wide A
-        name = WORDS.get(word, "")
-        choice = _NUMBERED.fullmatch(word)
-        if not name and choice:
-            name = f"choice {choice[1]}"
-        if not name or name in names or header in given.values():
-            continue
-        if has_choices and (name == "choices" or choice):
-            continue
-        if name in found:
-            raise InputError(f"{quote(found[name])} or {quote(header)} is the {name}; {SAY}")
-        found[name] = header
-    if found:
-        guess = ",".join(f"{name}={header}" for name, header in found.items())
-        _tell(printable(f"minise: guessed --columns {quote(guess, 120)}"))
-    return found
 
 
 def _choice_columns(names: Iterable[str]) -> list[str]:

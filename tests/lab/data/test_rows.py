@@ -68,27 +68,6 @@ def test_named_columns_are_read_and_others_of_these_names_are_not(
     assert load(write(tmp_path / f"mine.{kind}", [row]), columns=columns).questions == [CAPITAL]
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "Frage;Antwort A;Antwort B;Antwort C;Lösung",
-        "Énoncé;Choix 1;Choix 2;Choix 3;Bonne réponse",
-        "Pregunta;Opción_a;Opción_b;Opcio\u0301n_c;Respuesta",
-        "题目;选项\uff21;选项B;选项C;答案",
-    ],
-)
-def test_headers_of_four_languages_are_guessed_and_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, header: str
-) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text(f"id;{header}\n" + ROW.format("B").replace(",", ";"), encoding="utf-8")
-    assert load(path).questions == load(path).questions == [CAPITAL]
-    (told,) = caplog.messages  # once, and it can be given back
-    columns = json.loads(told.removeprefix("minise: guessed --columns "))
-    for some in (f"id=id,{columns}", "id=id"):
-        assert load(path, columns=some).questions == [CAPITAL]
-
-
 def test_without_a_column_of_ids_it_is_said_how_to_name_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,15 +82,16 @@ def test_without_a_column_of_ids_it_is_said_how_to_name_one(
     ]
 
 
-def test_what_columns_does_not_say_is_guessed_but_no_choice_beside_choices_that_it_says(
-    tmp_path: Path,
-) -> None:
+def test_headers_in_another_language_are_named_by_columns(tmp_path: Path) -> None:
+    """The refusal lists them and says how."""
     path = tmp_path / "mine.csv"
-    path.write_text("Frage,Antwort A,Antwort B,Antwort C,x,Lösung\nUp?,no,yes,why,oui,A\n", "utf-8")
-    assert load(path, columns="answer=Lösung").questions[0].answer == 0
-    assert load(path, columns="question=x").questions[0].text == "oui"
-    some = load(path, columns="A=Antwort A,B=x").questions
-    assert some == [Question("Up?", ["no", "oui"], answer=0)]
+    row = ROW.format("B").replace(",", ";")
+    path.write_text(f"id;Frage;Antwort A;Antwort B;Antwort C;Lösung\n{row}", "utf-8")
+    message = refusal(str(path))
+    assert "--columns question=HEADER,A=HEADER,B=HEADER,answer=HEADER" in message
+    assert '"Antwort B", "Antwort C", "L' in message
+    columns = "question=Frage,A=Antwort A,B=Antwort B,C=Antwort C,answer=Lösung"
+    assert load(path, columns=columns).questions == [CAPITAL]
 
 
 @pytest.mark.parametrize(
