@@ -151,7 +151,7 @@ def test_there_are_eleven_exercises_each_with_a_test_a_solution_a_hint_and_its_m
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_exercise_is_its_solution_without_the_bodies_of_its_functions(name: str) -> None:
+def test_an_exercise_is_its_solution_with_other_bodies_of_its_functions(name: str) -> None:
     given, solved = (
         ast.parse((folder / f"{name}.py").read_text("utf-8"))
         for folder in (FOLDER, FOLDER / "solutions")
@@ -160,10 +160,12 @@ def test_an_exercise_is_its_solution_without_the_bodies_of_its_functions(name: s
     assert len(functions) in (1, 2)
     for function in functions:
         assert [ast.unparse(line) for line in function.body[1:]] == ["raise NotImplementedError"]
-    for node in solved.body:
-        if isinstance(node, ast.FunctionDef):
-            node.body[1:] = ast.parse("raise NotImplementedError").body
-    assert ast.unparse(given) == ast.unparse(solved)
+    for tree in (given, solved):
+        del tree.body[0]  # its docstring
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef):
+                node.body = []
+    assert ast.dump(given) == ast.dump(solved)
 
 
 def test_every_solution_passes() -> None:
@@ -182,6 +184,31 @@ def test_an_exercise_as_given_fails_and_says_what_is_not_written() -> None:
         said = rf"\w+ is not written yet \(ex{path.stem[5:]}\.py, line \d+\)"
         for report in reports:
             assert re.fullmatch(said, report.longreprtext), report.nodeid
+
+
+def told_first(tmp_path: Path, name: str, pattern: str, written: str) -> str:
+    """What the first test says of a solution in which `written` stands for the pattern."""
+    solution = (FOLDER / "solutions" / f"{name}.py").read_text("utf-8")
+    changed = re.sub(pattern, written, solution, flags=re.MULTILINE)
+    (tmp_path / f"{name}.py").write_text(changed, "utf-8")
+    shutil.copy(FOLDER / f"test_{name[2:]}.py", tmp_path)
+    settings = (FOLDER / "conftest.py").read_text("utf-8")
+    (tmp_path / "conftest.py").write_text(settings.replace("SECONDS = 60", "SECONDS = 1"), "utf-8")
+    [[first]] = run(tmp_path, "-x").values()
+    return first.longreprtext
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_forgotten_return_names_the_function_that_needs_one(tmp_path: Path, name: str) -> None:
+    said = told_first(tmp_path, name, "^    return ", "    ")
+    words = rf"\w+ returns nothing: is a return missing\? \({name}\.py, line \d+\)"
+    assert re.fullmatch(words, said)
+
+
+def test_a_loop_without_an_end_is_stopped_and_named(tmp_path: Path) -> None:
+    loop = "    while True:\n        prompt = prompts[0]"
+    said = told_first(tmp_path, "ex05_tree", "^    for prompt in prompts:$", loop)
+    assert re.fullmatch(r"merge does not end: stopped after 1 s \(ex05_tree\.py, line \d+\)", said)
 
 
 def test_typical_mistakes_are_noticed_and_told_in_words(tmp_path: Path) -> None:
