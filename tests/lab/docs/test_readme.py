@@ -20,7 +20,12 @@ from tests.lab.support.borrowed import borrow
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("weights/*/README.md")]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "SECURITY.md",
+    *ROOT.glob("docs/*.md"),
+    *ROOT.glob("weights/*/README.md"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -132,14 +132,6 @@ def test_the_facts_name_processor_instructions_torch_and_variables(monkeypatch: 
         assert "MKL_CBWR=COMPATIBLE" in line
 
 
-def test_a_cpu_with_avx2_and_nothing_newer_does_not_compute_with_16_bits(
-    monkeypatch: Patch,
-) -> None:
-    for instructions, expected in (("AVX2", False), ("AVX512", True), ("AVX2 + AMX", True)):
-        monkeypatch.setattr(probe, "instructions", lambda text=instructions: text)
-        assert probe.computes_16_bits() is expected
-
-
 def test_a_processor_is_named_with_its_numbers(monkeypatch: Patch) -> None:
     cores = "model name\t: AMD EPYC\ncpu family\t: 26\nmodel\t\t: 2\n\nmodel name\t: other\n"
     monkeypatch.setattr(machine.Path, "read_text", lambda path: cores)

@@ -22,7 +22,7 @@ from minise.lab.page.page import world
 from minise.lab.page.recorded import FILLER, MINIATURES
 from minise.lm import branch_logits
 from minise.template import DEFAULT_TEMPLATE, NULL_OPTION, write_prompts
-from tests.lab.support.browser import MARKS, PHONE, WIDE, View, open_page
+from tests.lab.support.browser import MARKS, WIDE, View, open_page
 from tests.reference.support.cases import cases
 from tests.reference.support.tiny import FAMILIES, write_checkpoint
 from tools.train_miniature import CHOICES
@@ -210,49 +210,6 @@ def test_pack_shows_no_row_before_its_guess_whatever_the_address_says(
     assert view.text("#guess").startswith("Right: Once.")
     view.check(live_file)
     view.page.context.close()
-
-
-@pytest.mark.parametrize("look", [PHONE, WIDE], ids=["phone", "wide"])
-def test_no_scene_has_a_hole_before_or_after_its_guess(
-    browser: Any, live_file: Path, look: dict[str, Any]
-) -> None:
-    """From the top to the foot, what is seen follows what is seen within 120 pixels."""
-    view = open_page(browser, live_file, guess=False, **look)
-    for name in SCENES:
-        view.go(name)
-        for _ in ("before", "after"):
-            assert largest_gap(view) <= 120, name
-            if view.page.locator("#guess .skip:visible").count():
-                view.page.click("#guess .skip")
-                view.settle()
-    view.check(live_file)
-    view.page.context.close()
-
-
-def largest_gap(view: View) -> float:
-    """The pixels of the highest part of the page, down to the scene's end, that shows nothing."""
-    found: float = view.page.evaluate(
-        """() => {
-          const boxes = [];
-          for (const one of document.querySelectorAll("body *")) {
-            const drawn = one.matches("canvas, input, button, select, textarea, .bar .track");
-            const says = [...one.childNodes].some((child) =>
-              child.nodeType === Node.TEXT_NODE && child.data.trim());
-            if (!(drawn || says)) continue;
-            if (!one.checkVisibility({ visibilityProperty: true })) continue;
-            const { top, bottom } = one.getBoundingClientRect();
-            boxes.push([top, bottom]);
-          }
-          boxes.sort(([a], [b]) => a - b);
-          let low = 0, gap = 0;
-          for (const [top, bottom] of boxes) {
-            gap = Math.max(gap, top - low);
-            low = Math.max(low, bottom);
-          }
-          return gap;
-        }"""
-    )
-    return found
 
 
 def test_the_first_scene_starts_with_eight_choices_where_the_answer_is_wrong(

@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[3]
 RUNS = ("exec", "eval", "compile", "__import__", "os.system", "os.popen", "subprocess.Popen")
 LOADS = ("torch.load", "pickle.load", "pickle.loads", "marshal.loads", "yaml.load", "joblib.load")
@@ -34,12 +32,3 @@ def test_only_a_users_own_file_is_run_and_every_wait_has_a_bound() -> None:
 def test_such_calls_are_found() -> None:
     text = "subprocess.run(x)\nlock.acquire(timeout=0)\ntorch.load(f)"
     assert faults(text) == ["subprocess.run", "torch.load"]
-
-
-@pytest.mark.lab
-def test_the_page_is_short_and_names_its_tests() -> None:
-    page = (ROOT / "SECURITY.md").read_text("utf-8")
-    assert len(page.split()) <= 500
-    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == 7
-    assert all("`tests/" in row for row in rows)
