@@ -72,9 +72,14 @@ class QuestionOptions(ModelOptions):
     question: Annotated[str | None, Option("the question; choices by --choice")] = None
     choice: Annotated[tuple[str, ...], Option("a choice; give one --choice for each")] = ()
     file: Annotated[Path | None, Option("one question and its answer, as for eval --task")] = None
-    group_size: Annotated[int, Option("choices in a group", "M", min=1)] = 4
-    trials: Annotated[int, Option("splits into groups", "N", min=1)] = 20
+    group_size: Annotated[int | None, Option("choices in a group; else 4", "M", min=1)] = None
+    trials: Annotated[int | None, Option("splits into groups; else 20", "N", min=1)] = None
     seed: Annotated[int, Option("of the groups", "S")] = 0
+
+    def sizes(self) -> dict[str, Any]:
+        """Those that are given. For others the defaults of what takes them hold."""
+        sizes = {"group_size": self.group_size, "trials": self.trials}
+        return {name: value for name, value in sizes.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +130,7 @@ def read_question(options: QuestionOptions) -> Question:
         question = Question(options.question, list(options.choice))
     elif options.choice:
         raise InputError("--choice without a question; add --question TEXT")
-    check_sizes(len(question.choices), options.group_size, options.trials)
+    check_sizes(len(question.choices), options.group_size or 4, options.trials or 20)
     return question
 
 

@@ -70,7 +70,7 @@ def decide(
 
 def method_named(text: str, settings: Mapping[str, Any]) -> Method:
     """A method with settings for all: `minise ask --method` takes the same."""
-    [method] = methods_to_ask(text, {"trials": TRIALS, **settings}).values()
+    [method] = methods_to_ask(text, settings, {"trials": TRIALS}).values()
     return method
 
 

@@ -155,22 +155,28 @@ def make_tasks(options: Options, experiment: Experiment) -> list[TaskRun]:
             say(f"{name}: no question has an answer, so nothing is scored; {remedy}")
         elif without:
             say(f"{name}: {without:,} of {len(questions[name]):,} have no answer: only predicted")
-        options_of_all = settings(options, task)
+        defaults = {"group_size": task.group_size, "trials": task.trials, "orders": task.trials}
         runs.append(
-            TaskRun(name, task.dataset, questions[name], experiment.variants, options_of_all)
+            TaskRun(
+                name,
+                task.dataset,
+                questions[name],
+                experiment.variants,
+                settings(options, task),
+                defaults,
+            )
         )
     return runs
 
 
 def settings(options: Options, task: Task) -> dict[str, Any]:
-    """Of all methods that have them."""
-    trials = options.trials or task.trials
-    found: dict[str, Any] = {
-        "group_size": options.group_size or task.group_size,
-        "trials": trials,
-        "orders": trials,  # a trial of the full list is one order
-    }
-    found.update(options.settings())
+    """Those that are given, of all methods that have them."""
+    found = options.settings()
+    if options.group_size is not None:
+        found["group_size"] = options.group_size
+    if options.trials is not None:
+        found["trials"] = options.trials
+        found["orders"] = options.trials  # a trial of the full list is one order
     if options.shots not in (None, "0"):
         found["solved"] = draw(options, task)
     return found

@@ -29,7 +29,7 @@ def run(options: Options) -> int:
     from minise.lab.page.explain import explain
 
     lm = load_model(options)
-    page = explain(lm, question, options.group_size, options.trials, options.seed, tell=say)
+    page = explain(lm, question, **options.sizes(), seed=options.seed, tell=say)
     write_file(options.output, page.html)
     how = f"recorded answers, because {page.recorded}" if page.recorded else "the model runs in it"
     megabytes = len(page.html.encode()) / 1e6

@@ -31,20 +31,22 @@ from minise.prompts import LanguageModel
 
 @dataclass(frozen=True)
 class TaskRun:
-    """What runs on one task. options: settings of all methods that have them. methods: made from
-    the variants. Raises InputError as `make_method` does, and for one that can never be fitted."""
+    """What runs on one task. options: settings of all methods that have them. defaults: likewise,
+    but for a class of the user's own that states one itself. methods: made from the variants.
+    Raises InputError as `make_method` does, and for one that can never be fitted."""
 
     name: str
     dataset: str
     questions: Sequence[Asked]
     variants: Sequence[Variant]
     options: dict[str, Any]
+    defaults: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, Method | Fitted] = field(init=False)
 
     def __post_init__(self) -> None:
         methods = {}
         for variant in self.variants:
-            _, method = make_method(variant.text, self.options)
+            _, method = make_method(variant.text, self.options, self.defaults)
             methods[variant.name] = method
         check_needs(methods)
         object.__setattr__(self, "methods", methods)  # a frozen class sets fields through object
@@ -143,7 +145,7 @@ def describe_task(lm: LanguageModel, task: TaskRun, keep: Keep) -> TaskFacts:
         choices=sizes.pop() if len(sizes) == 1 else None,
         questions=len(task.questions),
         hash=hash_of(keys),
-        options=task.options,
+        options={**task.defaults, **task.options},
         methods=methods,
     )
 

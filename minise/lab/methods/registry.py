@@ -37,17 +37,20 @@ ABLATIONS = ("without-mask", "without-positions")  # of the paper: minise/engine
 
 
 def make_methods(
-    texts: Sequence[str], options: Mapping[str, Any] | None = None
+    texts: Sequence[str],
+    options: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Method | Fitted]:
     """The methods as the user wrote them, by the name of their column: `self-ensemble`, or with
     settings `self-ensemble(trials=7)`, or a class of his own, `./mine.py:Mine`. Methods that a
     fitted one needs are put in front. `options`: settings for all methods that have them.
+    `defaults`: likewise, but for a class of his own that states one itself.
 
     Raises InputError for an unknown method or setting, and for a method that is written twice.
     """
     methods: dict[str, Method | Fitted] = {}
     for text in texts:
-        name, method = make_method(text, options or {})
+        name, method = make_method(text, options or {}, defaults)
         if name in methods:
             raise InputError(f"{quote(','.join(texts))} names {name} twice; name each once")
         methods[name] = method
@@ -57,14 +60,16 @@ def make_methods(
             if name not in methods and name not in missing:
                 missing.append(name)
     if missing:
-        return make_methods([*missing, *texts], options)
+        return make_methods([*missing, *texts], options, defaults)
     return methods
 
 
-def methods_to_ask(text: str | None, settings: dict[str, Any]) -> dict[str, Method]:
+def methods_to_ask(
+    text: str | None, settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> dict[str, Method]:
     """The method that `minise ask --method` names; by default standard inference and Self-Ensemble,
-    for settings that are written as names. Raises InputError as `make_methods` does, and for what
-    cannot answer one question alone."""
+    for settings that are written as names. defaults: as `make_methods` has them. Raises InputError
+    as `make_methods` does, and for what cannot answer one question alone."""
     from minise.method import Method
 
     texts = ["standard", "self-ensemble"]
@@ -73,16 +78,21 @@ def methods_to_ask(text: str | None, settings: dict[str, Any]) -> dict[str, Meth
         if len(texts) > 1:
             what = f"--method {quote(text)} names {len(texts)} methods"
             raise InputError(f"{what}; give one, or take minise eval")
-    settings = {**settings, "orders": settings["trials"]}  # a trial of the full list is one order
+    if "trials" in settings:
+        settings = {**settings, "orders": settings["trials"]}  # a trial of the full list is one
+    if defaults is not None:
+        defaults = {**defaults, "orders": defaults["trials"]}
     methods = {}
-    for name, method in make_methods(texts, settings).items():
+    for name, method in make_methods(texts, settings, defaults).items():
         if not isinstance(method, Method):
             raise InputError(f"{name} is fitted on the answers of an evaluation; use minise eval")
         methods[name] = method
     return methods
 
 
-def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fitted]:
+def make_method(
+    text: str, options: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> tuple[str, Method | Fitted]:
     """One method and the name of its column."""
     where, settings = read_settings(text)
     if where in ABLATIONS:
@@ -99,6 +109,10 @@ def make_method(text: str, options: Mapping[str, Any]) -> tuple[str, Method | Fi
                 known[field.name] = field.default
 
     chosen = {}
+    for name, value in (defaults or {}).items():
+        states_its_own = where not in METHODS and name in vars(cls)
+        if name in known and not states_its_own:
+            chosen[name] = value
     for name, value in options.items():
         if name in known:
             chosen[name] = value

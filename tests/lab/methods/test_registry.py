@@ -1,10 +1,13 @@
 """Methods as the user writes them, and what is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from minise import InputError, LocalModel, SelfEnsemble
+from minise.commands.cli import main
+from minise.lab.decisions import TRIALS, method_named
 from minise.lab.methods.calibration import Dirichlet
 from minise.lab.methods.fitted import Fitted
 from minise.lab.methods.groupings import all_ordered_groups
@@ -25,6 +28,15 @@ def halves(k, m, trials, seed, question_id):
     return Groups((((0, 1), tuple(range(2, k))),))
 """
 
+THREE = """
+from dataclasses import dataclass
+from minise import SelfEnsemble
+@dataclass(frozen=True)
+class Three(SelfEnsemble):
+    name = "three"
+    group_size: int = 3
+"""
+
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -41,6 +53,27 @@ def test_every_method_is_a_class_of_that_name(name: str) -> None:
     column, made = make_method(name, {})
     assert column == name
     assert type(made) is cls
+
+
+def test_a_class_of_ones_own_keeps_the_default_that_it_states_unless_the_option_is_given(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In ask, where it would be 4, in decide, and in eval, where it would be the data set's."""
+    Path("three.py").write_text(THREE)
+    asked = ["ask", "--method", "./three.py:Three", "--json"]
+    run = ["eval", "--task", "miniature", "--limit", "1", "--method", "./three.py:Three"]
+    for given, expected in (([], 3), (["--group-size", "4"], 4)):
+        assert main([*asked, *given]) == 0
+        group = json.loads(capsys.readouterr().out)["groups"][0]
+        assert len(group["choices"]) == expected
+        folder = own / f"run-{expected}"
+        assert main([*run, *given, "-o", str(folder)]) == 0
+        [task] = json.loads((folder / "run.json").read_text())["tasks"].values()
+        settings = task["methods"]["three"]["settings"]
+        assert (settings["group_size"], settings["trials"]) == (expected, 20)
+        capsys.readouterr()
+    made = method_named("./three.py:Three", {})
+    assert (made.group_size, made.trials) == (3, TRIALS)
 
 
 def test_settings_are_written_in_parentheses(own: Path) -> None:
