@@ -50,6 +50,7 @@ class Options(GroupOptions):
     keep_groups: Annotated[bool, Option("keep each group's probabilities")] = False
     price: Annotated[bool, Option("say what is left to ask, time some of it, and end")] = False
     keep_text: Annotated[bool, Option("keep the questions' texts")] = False
+    for_spreadsheet: Annotated[bool, Option("predictions.csv for Excel and its like")] = False
 
 
 def run(options: Options) -> int:
@@ -85,7 +86,7 @@ def run(options: Options) -> int:
     if shard[1] == 1:
         texts = [variant.text for variant in experiment.variants]
         report.run(report.Options((options.output,), method=tuple(texts)))
-    path = write_predictions(options.output, wanted)
+    path = write_predictions(options.output, wanted, options.for_spreadsheet)
     print(printable(f"written: {path}, a row for each question and method"))
     if shard[1] == 1:
         return 0

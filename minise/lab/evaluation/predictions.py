@@ -21,12 +21,18 @@ COLUMNS = (
 )
 
 
-def write_predictions(folder: Path, run: Run) -> Path:
-    """Write the answers of a folder with the texts of their questions; of a shard, its own."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet program runs
+
+
+def write_predictions(folder: Path, run: Run, for_spreadsheet: bool = False) -> Path:
+    """Write the answers of a folder with the texts of their questions; of a shard, its own.
+    for_spreadsheet: so that Excel takes the file for UTF-8, and no cell for a formula."""
     i, n = run.shard
     text = io.StringIO()
     # What a row lacks is empty. Its end is "\r\n": the writer quotes a cell for the characters of
     # that alone, and readers take a lone "\r" in a cell for the end of a row.
+    if for_spreadsheet:
+        text.write("\ufeff")
     table = csv.DictWriter(text, COLUMNS, lineterminator="\r\n")
     table.writeheader()
     for task in run.tasks:
@@ -39,7 +45,10 @@ def write_predictions(folder: Path, run: Run) -> Path:
             why = (why or "a method that it needs has no answer").removeprefix(LEFT_OUT)
             for asked in task.questions[i::n]:
                 row = row_of.get(key_of_question(asked), why)
-                table.writerow({"task": task.name, "method": variant.name, **cells(asked, row)})
+                written = {"task": task.name, "method": variant.name, **cells(asked, row)}
+                if for_spreadsheet:
+                    written = {name: as_text(value) for name, value in written.items()}
+                table.writerow(written)
     path = folder / f"predictions{suffix(run.shard)}.csv"
     write_file(path, text.getvalue())
     return path
@@ -65,6 +74,16 @@ def cells(asked: Asked, row: SavedAnswer | LeftOut | str) -> dict[str, object]:
     known["on_labels"] = rounded(row.on_labels)
     known["tokens"] = row.tokens
     return known
+
+
+def as_text(value: object) -> object:
+    """The value of a cell, with an apostrophe before what would be a formula."""
+    if isinstance(value, str) and value.startswith(FORMULA):
+        try:
+            float(value)  # a negative number is none
+        except ValueError:
+            return f"'{value}"
+    return value
 
 
 def rounded(number: float | None) -> str:

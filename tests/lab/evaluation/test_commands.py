@@ -1,6 +1,7 @@
 """minise eval and report from the command line."""
 
 import csv
+import io
 import json
 import re
 import shutil
@@ -273,6 +274,26 @@ def test_a_cell_of_predictions_is_the_text_whatever_characters_it_has(tmp_path: 
     assert [row["id"] for row in rows] == [f"{number}{text}" for number, text in enumerate(texts)]
     assert [row["question"] for row in rows] == [f"Which?{text}" for text in texts]
     assert [row["answer"] for row in rows] == [f"A{text}z" for text in texts]
+
+
+def test_for_a_spreadsheet_the_table_says_that_it_is_utf_8_and_no_cell_is_a_formula(
+    tmp_path: Path,
+) -> None:
+    """Without the option the cells are the texts, to merge by."""
+    file = tmp_path / "mine.jsonl"
+    row = {"id": "@7", "question": '=HYPERLINK("http://x", "größer?")', "choices": ["-5", "+a()"]}
+    file.write_text(json.dumps({**row, "answer": 0}) + "\n", "utf-8")
+    for option, mark, apostrophe in ((["--for-spreadsheet"], b"\xef\xbb\xbf", "'"), ([], b"", "")):
+        folder = tmp_path / f"run{len(option)}"
+        words = ["eval", "--task", str(file), "--method", "standard", "-o", str(folder)]
+        assert main([*words, *option]) == 0
+        content = (folder / "predictions.csv").read_bytes()
+        assert content.startswith(mark + b"task,")
+        [told] = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))
+        assert told["question"] == apostrophe + str(row["question"])
+        assert told["id"] == f"{apostrophe}@7"
+        assert told["answer"] == "-5"  # a number
+        assert told["prediction"] in ("-5", f"{apostrophe}+a()")
 
 
 def test_what_has_no_prediction_has_a_row_that_says_why(tmp_path: Path) -> None:
