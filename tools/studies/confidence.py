@@ -2,8 +2,8 @@
 
 python -m tools.studies.confidence [RUN-QASC [RUN-BANKING]]
 
-Without a folder, standard inference is that of answers/. With one, of those shards of the run
-that are complete. Prints the tables as Markdown.
+Without a folder, standard inference is that of answers/. With one, of those shards of the run that
+are complete. A set without either is not counted. Prints the tables as Markdown.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from minise.lab.evaluation.metrics import holm, matched
+from minise.lab.evaluation.metrics import holm
 from minise.lab.evaluation.rows import read_rows
 from minise.lab.methods.saved import SavedAnswer
 from tools import markdown
-from tools.studies.records import RESAMPLES, answers_of
+from tools.studies.measures import IN_PERCENT, MEASURES, Array, Told, over, under
+from tools.studies.records import RECORDS, RESAMPLES, answers_of
 
-TAU = 0.5
-BINS = 15
 LEVEL = 0.05  # of the AUROC
 ARMS = {
     "QASC": ("verdict-qasc-qwen15/qasc-", "confidence-qasc-qwen15/qasc-standard"),
@@ -32,28 +30,6 @@ ARMS = {
         "confidence-banking-qwen15/banking77-k20-standard",
     ),
 }
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Told:
-    """What a method says of n questions: p (n, K), one for each choice, and the right ones (n,).
-    The answer is the choice with the largest, the lower index on a tie; f is its p."""
-
-    p: Array
-    answers: NDArray[np.int64]
-
-    @property
-    def f(self) -> Array:
-        return self.p.max(axis=1)
-
-    @property
-    def right(self) -> NDArray[np.bool_]:
-        return self.p.argmax(axis=1) == self.answers
-
-    def on_one_scale(self) -> Told:
-        each = np.arange(len(self.answers))  # every question is a cluster of its own
-        return Told(np.exp(matched(self.p, self.answers, each)), self.answers)
 
 
 # The readings of f. Each is given the probabilities of all prompts, by trial (N, n, K), and those
@@ -117,79 +93,6 @@ def by_trial(answers: Sequence[SavedAnswer]) -> tuple[Array, Array]:
 
 
 # The measures. Each is a number of f and of who is right.
-
-
-def under(f: Array, right: NDArray[np.bool_], tau: float = TAU) -> float:
-    return float((f[right] < tau).mean())
-
-
-def over(f: Array, right: NDArray[np.bool_], tau: float = TAU) -> float:
-    return float((f[~right] > tau).mean())
-
-
-def gap(f: Array, right: NDArray[np.bool_]) -> float:
-    return float(f.mean() - right.mean())
-
-
-def in_bins(f: Array, right: NDArray[np.bool_]) -> list[tuple[int, float, float]]:
-    """For each bin that has answers: how many, their mean f and their accuracy."""
-    number = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], f)
-    found = []
-    for i in np.unique(number):
-        inside = number == i
-        found.append((int(inside.sum()), float(f[inside].mean()), float(right[inside].mean())))
-    return found
-
-
-def ece(f: Array, right: NDArray[np.bool_]) -> float:
-    return sum(n * abs(mean - share) for n, mean, share in in_bins(f, right)) / len(f)
-
-
-def debiased(f: Array, right: NDArray[np.bool_]) -> float:
-    total = 0.0
-    for n, mean, share in in_bins(f, right):
-        if n > 1:
-            total += n * ((mean - share) ** 2 - share * (1 - share) / (n - 1))
-    return float(np.sqrt(max(0.0, total / len(f))))
-
-
-def auroc(f: Array, right: NDArray[np.bool_]) -> float:
-    hits, misses = np.sort(f[right]), np.sort(f[~right])
-    below = np.searchsorted(misses, hits, "left") + np.searchsorted(misses, hits, "right")
-    return float(below.sum() / 2 / (len(hits) * len(misses)))
-
-
-def equal_ratio(f: Array, right: NDArray[np.bool_]) -> float:
-    """under = over at the threshold where they are nearest; their mean there."""
-    taus = np.unique(f)
-    hits, misses = np.sort(f[right]), np.sort(f[~right])
-    unders = np.searchsorted(hits, taus, "left") / len(hits)
-    overs = 1 - np.searchsorted(misses, taus, "right") / len(misses)
-    nearest = np.abs(unders - overs).argmin()
-    return float((unders[nearest] + overs[nearest]) / 2)
-
-
-def surer_half(f: Array, right: NDArray[np.bool_]) -> float:
-    surest = np.argsort(-f, kind="stable")[: len(f) // 2]
-    return float(right[surest].mean())
-
-
-def aurc(f: Array, right: NDArray[np.bool_]) -> float:
-    wrong = ~right[np.argsort(-f, kind="stable")]
-    return float((wrong.cumsum() / np.arange(1, len(f) + 1)).mean())
-
-
-MEASURES = {
-    "under": under,
-    "over": over,
-    "f - accuracy": gap,
-    "ECE": ece,
-    "debiased": debiased,
-    "AUROC": auroc,
-    "equal": equal_ratio,
-    "surer half": surer_half,
-    "AURC": aurc,
-}
 
 
 @dataclass(frozen=True)
@@ -293,17 +196,21 @@ def of_paper(method: Told, standard: Told) -> str:
     return "the scale moved" if any(falls) and any(grows) else "open"
 
 
-def as_methods(methods: dict[str, Told]) -> str:
+def as_methods(methods: dict[str, Told], names: Sequence[str]) -> str:
+    """The methods of these names, of which the first is what the others are compared with."""
     body = []
-    for name, one in methods.items():
+    for name in names:
+        one = methods[name]
         row = [name, f"{100 * one.right.mean():.1f}"]
-        row += [f"{of(one.f, one.right):.3f}" for of in MEASURES.values()]
+        for title, of in MEASURES.items():
+            value = of(one.f, one.right)
+            row.append(f"{100 * value:.1f}" if title in IN_PERCENT else f"{value:.3f}")
         matched_one = one.on_one_scale()
-        row += [f"{of(matched_one.f, one.right):.3f}" for of in (under, over)]
-        row.append("-" if name == "standard" else of_paper(one, methods["standard"]))
+        row += [f"{100 * of(matched_one.f, one.right):.1f}" for of in (under, over)]
+        row.append("-" if name == names[0] else of_paper(one, methods[names[0]]))
         body.append(row)
     return markdown.table(
-        ["method", "right", *MEASURES, "under, one scale", "over, one scale", "at .5"], body
+        ["f", "right", *MEASURES, "under, one scale", "over, one scale", "at .5"], body
     )
 
 
@@ -321,14 +228,23 @@ def as_tests(rows: Sequence[tuple[str, Number | None]]) -> str:
     return markdown.table(["minus standard", "difference", "p", "Holm", "what is said"], body)
 
 
+def kept() -> dict[str, dict[str, Told]]:
+    """All methods and readings of the sets whose standard inference is in answers/."""
+    by_set = {}
+    for name, (_, cell) in ARMS.items():
+        if (RECORDS / f"{cell}.jsonl.gz").exists():
+            by_set[name] = told(name, standard_of(name, None))
+    return by_set
+
+
 def main(words: Sequence[str] | None = None) -> int:
     folders = [Path(word) for word in (sys.argv[1:] if words is None else words)]
-    runs: dict[str, Path | None] = dict(zip(ARMS, folders, strict=False)) or dict.fromkeys(ARMS)
-    by_set = {}
-    for name, run in runs.items():
-        standard = standard_of(name, run)
-        by_set[name] = told(name, standard)
-        print(f"{name}: {len(standard)} questions\n\n{as_methods(by_set[name])}\n")
+    by_set = {} if folders else kept()
+    for name, folder in zip(ARMS, folders, strict=False):
+        by_set[name] = told(name, standard_of(name, folder))
+    for name, methods in by_set.items():
+        print(f"{name}: {len(methods['standard'].answers)} questions\n")
+        print(f"{as_methods(methods, [*methods])}\n")
     print(as_tests(comparisons(by_set)))
     return 0
 

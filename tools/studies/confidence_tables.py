@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from tools import markdown
-from tools.studies.confidence import READINGS, Told, auroc, by_trial, over, under
+from tools.studies.confidence import (
+    READINGS,
+    as_methods,
+    as_tests,
+    by_trial,
+    comparisons,
+    kept,
+)
+from tools.studies.measures import Told, auroc, over, under
 from tools.studies.records import answers_of, minus
 
 GAINS = {
@@ -47,3 +55,14 @@ def as_readings(spec: dict[str, Any]) -> str:
             ratios = [f"{100 * of(one.f, one.right):.1f}" for of in (under, over)]
             body.append([name, *ratios, f"{auroc(one.f, one.right):.3f}"])
     return markdown.table([spec["head"], "under", "over", "AUROC"], body)
+
+
+def as_unseen(spec: dict[str, Any]) -> str:
+    """rows: the methods and readings of confidence.py that are shown, on the set that `data` names:
+    the questions that nobody had seen by these measures."""
+    return as_methods(kept()[spec["data"]], spec["rows"])
+
+
+def as_planned(spec: dict[str, Any]) -> str:
+    """What the plan compares (docs/confidence.md)."""
+    return as_tests(comparisons(kept()))

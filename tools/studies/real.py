@@ -181,6 +181,8 @@ FORMS = {
     "parts": costs.as_parts,
     "scale-free": confidence_tables.as_scale_free,
     "readings": confidence_tables.as_readings,
+    "unseen confidence": confidence_tables.as_unseen,
+    "planned confidence": confidence_tables.as_planned,
 }
 
 

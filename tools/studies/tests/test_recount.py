@@ -60,7 +60,13 @@ def summed(cell: str, frame: Any) -> Any:
 def on_one_scale(cell: str) -> Any:
     """The frame sorted by id, and its log p at the temperature that is best on the other folds."""
     frame = frame_of(cell).sort_values("id", ignore_index=True)
-    log_p = np.log(np.maximum(np.array(frame.probabilities.tolist()), 1e-300))
+    return matched(frame, np.array(frame.probabilities.tolist()))
+
+
+def matched(frame: Any, p: Any) -> Any:
+    """The frame with the largest p as `f`, and `nll`, at that temperature."""
+    frame = frame.copy()
+    log_p = np.log(np.maximum(p, 1e-300))
     folds = np.random.Generator(np.random.PCG64(0)).permutation(len(frame)) % FOLDS
     answers = frame.answer.to_numpy()
     found = np.zeros_like(log_p)

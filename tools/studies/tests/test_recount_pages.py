@@ -16,6 +16,7 @@ from tools.studies.tests.test_recount import (
     exact_p,
     frame_of,
     holm,
+    matched,
     mcnemar,
     measured,
     near,
@@ -152,29 +153,156 @@ def test_the_differences_of_confidence() -> None:
             check_ratio(text, frames[0], frames[1], name)
 
 
+def readings_of(frame: Any) -> dict[str, Any]:
+    """The probabilities that each reading of f gives: questions x choices."""
+    p, null = by_trial(frame), by_trial(frame, "null")
+    mean = p.mean(axis=0)
+    mean_null = null.mean(axis=(0, 2))
+    geometric = np.exp(np.log(p).mean(axis=0))
+    odds = np.exp(np.log(p / null).mean(axis=0))
+    return {
+        "score": mean,
+        "score / sum": mean / mean.sum(axis=1)[:, None],
+        "with null": mean / (mean.sum(axis=1) + mean_null)[:, None],
+        "no null": (p / (1 - null)).mean(axis=0),
+        "geometric": geometric / geometric.sum(axis=1)[:, None],
+        "odds": odds / odds.sum(axis=1)[:, None],
+    }
+
+
+def as_read(frame: Any, p: Any) -> Any:
+    """The frame with what a reading answers, and its f."""
+    read = frame.assign(f=p.max(axis=1), right=p.argmax(axis=1) == frame.answer)
+    read.attrs["p"] = p
+    return read
+
+
+def auroc_of(frame: Any) -> float:
+    return float(sklearn_metrics.roc_auc_score(frame.right, frame.f))
+
+
 def test_the_readings_of_confidence() -> None:
     [[_, cell, standard]] = TABLES["confidence-readings"]["rows"]
     rows = iter(shown("confidence-readings"))
     names = ("under", "over", "auroc")
     assert next(rows) == ["standard", *(measured(standard, name) for name in names)]
     frame = frame_of(cell)
-    p, null = by_trial(frame), by_trial(frame, "null")
-    mean = p.mean(axis=0)
-    geometric = np.exp(np.log(p).mean(axis=0))
-    odds = np.exp(np.log(p / null).mean(axis=0))
-    readings = {
-        "score": mean,
-        "score / sum": mean / mean.sum(axis=1)[:, None],
-        "with null": mean / (mean.sum(axis=1) + frame.null.to_numpy())[:, None],
-        "no null": (p / (1 - null)).mean(axis=0),
-        "geometric": geometric / geometric.sum(axis=1)[:, None],
-        "odds": odds / odds.sum(axis=1)[:, None],
-    }
-    for name, values in readings.items():
-        frame["f"] = np.max(values, axis=1)
-        frame["right"] = np.argmax(np.asarray(values), axis=1) == frame.answer
-        auroc = f"{sklearn_metrics.roc_auc_score(frame.right, frame.f):.3f}"
-        assert next(rows) == [name, ratio(frame, "under"), ratio(frame, "over"), auroc]
+    for name, p in readings_of(frame).items():
+        read = as_read(frame, p)
+        numbers = [ratio(read, "under"), ratio(read, "over"), f"{auroc_of(read):.3f}"]
+        assert next(rows) == [name, *numbers]
+
+
+def unseen() -> dict[str, Any]:
+    """What standard inference and each reading of the arms say of QASC's 614 questions."""
+    standard = frame_of("confidence-qasc-qwen15/qasc-standard")
+    found = {"standard": as_read(standard, np.array(standard.probabilities.tolist()))}
+    for arm, end in ARMS.items():
+        frame = frame_of(SETS["QASC"] + end).set_index("question_hash")
+        frame = frame.loc[standard.question_hash].reset_index()
+        for name, p in readings_of(frame).items():
+            found[f"{arm}, {name}"] = as_read(frame, p)
+    return found
+
+
+def equal_ratio(frame: Any) -> float:
+    """The mean of under and over at the threshold where they are nearest."""
+    found = []
+    for tau in sorted(frame.f):
+        below = (frame.f[frame.right] < tau).mean()
+        above = (frame.f[~frame.right] > tau).mean()
+        found.append((abs(below - above), (below + above) / 2))
+    return float(min(found, key=lambda one: one[0])[1])
+
+
+def ece_of(frame: Any, debiased: bool) -> float:
+    total = 0.0
+    for _, some in frame.groupby(pd.cut(frame.f, np.linspace(0, 1, 16)), observed=True):
+        gap = some.f.mean() - some.right.mean()
+        if not debiased:
+            total += len(some) * abs(gap)
+        elif len(some) > 1:
+            total += len(some) * (gap**2 - some.right.var(ddof=0) / (len(some) - 1))
+    total /= len(frame)
+    return float(max(0.0, total) ** 0.5) if debiased else total
+
+
+def test_confidence_on_unseen_questions() -> None:
+    frames = unseen()
+    rows = shown("confidence-unseen")
+    assert [row[0] for row in rows] == TABLES["confidence-unseen"]["rows"]
+    for row in rows:
+        frame = frames[row[0]]
+        by_f = frame.sort_values("f", ascending=False, kind="stable")
+        risks = (~by_f.right).cumsum().to_numpy() / np.arange(1, len(by_f) + 1)
+        scaled = matched(frame, frame.attrs["p"])
+        assert row[1:-1] == [
+            percent(frame.right.mean()),
+            ratio(frame, "under"),
+            ratio(frame, "over"),
+            percent(frame.f.mean() - frame.right.mean()),
+            f"{ece_of(frame, debiased=False):.3f}",
+            f"{ece_of(frame, debiased=True):.3f}",
+            f"{auroc_of(frame):.3f}",
+            percent(equal_ratio(frame)),
+            percent(by_f.right.head(len(by_f) // 2).mean()),
+            f"{risks.mean():.3f}",
+            ratio(scaled, "under"),
+            ratio(scaled, "over"),
+        ]
+        if row[0] != "standard":
+            standard = frames["standard"]
+            ends = [drawn(frame, standard, under_or_over(name)) for name in ("under", "over")]
+            falls = [high < 0 for _, high in ends]
+            grows = [low > 0 for low, _ in ends]
+            said = "the scale moved" if any(falls) and any(grows) else "open"
+            assert row[-1] == ("both fall, as in the paper" if all(falls) else said)
+
+
+def under_or_over(name: str) -> Any:
+    if name == "under":
+        return lambda frame: (frame.f[frame.right] < 0.5).mean()
+    return lambda frame: (frame.f[~frame.right] > 0.5).mean()
+
+
+def drawn(one: Any, other: Any, of: Any) -> tuple[float, float]:
+    """The 95% interval of a difference, over questions."""
+    generator = np.random.default_rng(1)
+    found = []
+    for _ in range(500):
+        some = generator.integers(0, len(one), len(one))
+        found.append(of(one.iloc[some]) - of(other.iloc[some]))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def test_what_the_plan_of_confidence_compares() -> None:
+    frames = unseen()
+    standard = frames["standard"]
+    b, a0 = frames["B, score"], frames["A0, score"]
+    scaled, plain = (matched(frame, frame.attrs["p"]) for frame in (b, standard))
+    compared = [
+        (b, standard, auroc_of),
+        (b, standard, equal_ratio),
+        (scaled, plain, under_or_over("under")),
+        (scaled, plain, under_or_over("over")),
+        (frames["B, score / sum"], standard, auroc_of),
+        (a0, standard, auroc_of),
+    ]
+    rows = shown("confidence-planned")
+    ps = []
+    for row, (one, other, of) in zip(rows, compared, strict=False):
+        assert row[1].split(" ")[0] == f"{of(one) - of(other):+.3f}", row
+        ends = [float(end) for end in row[1][row[1].index("[") + 1 : -1].split(", ")]
+        if of is not equal_ratio:  # which takes minutes
+            assert ends == pytest.approx(drawn(one, other, of), abs=0.012), row
+        ps.append(float(row[2]))
+    assert [row[1] for row in rows[len(compared) :]] == ["not asked", "not asked"]
+    corrected = holm([*ps[1:], 1.0, 1.0])[:5]
+    assert [float(row[3]) for row in rows[1:6]] == pytest.approx(corrected, rel=0.06)
+    [low, high] = [float(end) for end in rows[0][1].split("[")[1].rstrip("]").split(", ")]
+    assert (ps[0] < 0.05) == (low > 0 or high < 0)
+    assert rows[0][4] == "open"
 
 
 # Costs.
