@@ -102,9 +102,7 @@ def explain(compared, limit, words, impossible=()):
     left, said, names = far > limit, [], []
     broken = np.isinf(far)
     if broken.any():
-        said.append(
-            f"not finite ({broken.sum()} of {len(rows)}, first {rows[np.argmax(broken)]})"
-        )
+        said.append(f"not finite ({broken.sum()} of {len(rows)}, first {rows[np.argmax(broken)]})")
         left = left & ~broken
     unknown = "wrong" if np.isinf(near).all() else "no known mistake"  # or none is kept of this
     possible = np.array([name not in impossible for name in words], bool)
