@@ -209,6 +209,8 @@ def of_state(operator, given, d):
         )
         words = "what the state holds is not corrected"
         out["uncorrected"] = (words, Change(options={"corrects": False}))
+        words = "the state is corrected before it fades, not after"
+        out["corrects_first"] = (words, Change(options={"swapped": "corrects"}))
         out["scale_ignored"] = ("queries are not scaled", Change({"scale": 1.0}))
         out["scale_twice"] = ("queries are scaled twice", Change({"scale": given["scale"] ** 2}))
     if operator == "kda":
@@ -223,8 +225,10 @@ def of_state(operator, given, d):
     out["decay_before"] = (words, Change({name: shifted}))
     out["fades_late"] = (
         "the state fades after a token wrote, not before",
-        Change(options={"late": True}),
+        Change(options={"swapped": "fades"}),
     )
+    words = "a token reads before it writes, not after"
+    out["reads_first"] = (words, Change(options={"swapped": "reads"}))
     words = "the final states are transposed"
     out["final_transposed"] = (words, Change(results={"final_states": lambda x: x.swapaxes(2, 3)}))
     if "begins" in d:

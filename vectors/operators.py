@@ -39,34 +39,38 @@ def attention(q, k, v, sees, scale, add=False, kv_order=False):
 
 
 # ---- layers with a state ------------------------------------------------------------------------
-def scan(q, k, v, g, beta, scale, parents, firsts, corrects=True, late=False, cut=()):
+def scan(q, k, v, g, beta, scale, parents, firsts, corrects=True, swapped="", cut=()):
     """out (T, H, v), and the state after each token (T, H, k, v). A token does four things to its
     parent's state: fade it, correct its value, write it at its key, and read at its query.
 
     q, k: (T, H, k). v: (T, H, v). g: (T, H, 1) or (T, H, k), log decays, at most 0. beta: (T, H).
     parents: (T,), NONE: the token begins with firsts[t], (T, H, k, v). Mistakes: nothing is
-    corrected; the state fades after the token wrote, not before; `cut`: tokens that pass no
-    gradient on to their parents.
+    corrected; swapped: it "fades" after it wrote, "corrects" before it fades, or "reads" before it
+    writes; `cut`: tokens that pass no gradient on to their parents.
     """
-    fade = np.exp(g)[..., None]
-    before, faded, states = (np.empty_like(firsts) for _ in range(3))
+    fade, late = np.exp(g)[..., None], swapped == "fades"
+    before, faded, held, states, read = (np.empty_like(firsts) for _ in range(5))
     found, u, out = (np.empty_like(v) for _ in range(3))
     for t, parent in enumerate(parents):
         before[t] = firsts[t] if parent == NONE else states[parent]
         faded[t] = before[t] if late else fade[t] * before[t]
-        found[t] = np.einsum("hkv,hk->hv", faded[t], k[t]) if corrects else 0
+        held[t] = before[t] if swapped == "corrects" else faded[t]
+        found[t] = np.einsum("hkv,hk->hv", held[t], k[t]) if corrects else 0
         u[t] = beta[t][:, None] * (v[t] - found[t])
         states[t] = faded[t] + k[t][:, :, None] * u[t][:, None]
         states[t] = fade[t] * states[t] if late else states[t]
-        out[t] = scale * np.einsum("hkv,hk->hv", states[t], q[t])
+        read[t] = faded[t] if swapped == "reads" else states[t]
+        out[t] = scale * np.einsum("hkv,hk->hv", read[t], q[t])
 
     def gradients(grad_out):
         grad = {n: np.zeros_like(x) for n, x in {"q": q, "k": k, "v": v, "g": g}.items()}
         grad |= {"beta": np.zeros_like(beta), "firsts": np.zeros_like(firsts)}
         of_state = np.zeros_like(firsts)  # what a token's children pass back to it
         for t in reversed(range(len(parents))):
-            here = of_state[t] + scale * q[t][:, :, None] * grad_out[t][:, None]
-            grad["q"][t] = scale * np.einsum("hkv,hv->hk", states[t], grad_out[t])
+            here, of_read = of_state[t], scale * q[t][:, :, None] * grad_out[t][:, None]
+            grad["q"][t] = scale * np.einsum("hkv,hv->hk", read[t], grad_out[t])
+            if swapped != "reads":
+                here = here + of_read
             if late:
                 of_g = (here * states[t]).sum(-1)
                 here = fade[t] * here
@@ -74,13 +78,20 @@ def scan(q, k, v, g, beta, scale, parents, firsts, corrects=True, late=False, cu
             grad["k"][t] = np.einsum("hkv,hv->hk", here, u[t])
             grad["v"][t] = beta[t][:, None] * of_u
             grad["beta"][t] = (of_u * (v[t] - found[t])).sum(-1)
+            of_held = 0
             if corrects:
                 of_found = -beta[t][:, None] * of_u
-                grad["k"][t] += np.einsum("hkv,hv->hk", faded[t], of_found)
-                here = here + k[t][:, :, None] * of_found[:, None]
+                grad["k"][t] += np.einsum("hkv,hv->hk", held[t], of_found)
+                of_held = k[t][:, :, None] * of_found[:, None]
+            if swapped == "reads":
+                here = here + of_read
+            if swapped != "corrects":
+                here = here + of_held
             if not late:
                 of_g = (here * faded[t]).sum(-1)
                 here = fade[t] * here
+            if swapped == "corrects":
+                here = here + of_held
             grad["g"][t] = of_g if g.shape[-1] > 1 else of_g.sum(-1, keepdims=True)
             if t in cut:
                 continue

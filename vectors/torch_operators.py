@@ -51,19 +51,22 @@ class Operators:
         scores = scores + sees if add else scores.masked_fill(~sees, lowest)
         return self.given(torch.einsum("htu,uhd->thd", scores.softmax(-1), v[:, of]))
 
-    def scan(self, q, k, v, g, beta, scale, parents, firsts, corrects=True, late=False, cut=()):
+    def scan(self, q, k, v, g, beta, scale, parents, firsts, corrects=True, swapped="", cut=()):
+        late = swapped == "fades"
         states, outs = [], []
         for t, parent in enumerate(parents):
             state = firsts[t] if parent == NONE else states[parent]
             state = state.detach() if t in cut else state
             fade = g[t].exp()[..., None]
-            state = state if late else fade * state
-            found = torch.einsum("hkv,hk->hv", state, k[t]) if corrects else 0
+            before, state = state, state if late else fade * state
+            faded, held = state, before if swapped == "corrects" else state
+            found = torch.einsum("hkv,hk->hv", held, k[t]) if corrects else 0
             u = beta[t][:, None] * (v[t] - found)
             state = state + k[t][:, :, None] * u[:, None]
             state = fade * state if late else state
             states.append(state)
-            outs.append(scale * torch.einsum("hkv,hk->hv", state, q[t]))
+            read = faded if swapped == "reads" else state
+            outs.append(scale * torch.einsum("hkv,hk->hv", read, q[t]))
         return torch.stack(outs), torch.stack(states)
 
     def gated_delta_rule(self, q, k, v, g, beta, scale, parents, ends, firsts, **mistake):
