@@ -1,4 +1,4 @@
-"""Check a packed forward pass: packed-vectors ADAPTER.py [DTYPE] [FOLDER] [--json FILE]
+"""Check packed code, and its gradients: packed-vectors ADAPTER.py [DTYPE] [FOLDER] [--json FILE]
 
 Exit status: 0 all that ran is right, 1 something is wrong or nothing ran, 2 unusable arguments.
 """
