@@ -55,14 +55,13 @@ def compare(kind, got, file):
 def compare_operator(name, got, file, facts):
     """A result of an operator: out, final_states, or grad_NAME of one of its inputs."""
     got, right = np.asarray(got, np.float64), file[f"right.{name}"]
-    kept = facts["kept"][name]
-    if got.ndim != right.ndim or any(
-        numbers and got.shape[-back] <= max(numbers)
-        for back, numbers in enumerate(reversed(kept), 1)
-    ):
-        raise Unusable(f"{name}: its shape is {got.shape}, of which {right.shape} cannot be taken")
-    for back, numbers in enumerate(reversed(kept), 1):
-        got = np.take(got, numbers, axis=-back)
+    given = got.shape
+    try:
+        for back, numbers in enumerate(reversed(facts["kept"][name]), 1):
+            got = np.take(got, numbers, axis=-back)
+    except IndexError:  # too few axes, too
+        why = f"its shape is {given}, of which {right.shape} cannot be taken"
+        raise Unusable(f"{name}: {why}") from None
     if got.shape != right.shape:
         raise Unusable(f"{name}: {got.shape} of what is kept, and it must be {right.shape}")
     real, wrong = file["row.real"], file.get(f"wrong.{name}")
