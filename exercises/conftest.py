@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import threading
 import traceback
 from _thread import interrupt_main
@@ -108,6 +109,8 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
         interrupt_main()  # a KeyboardInterrupt in the test, on every system
 
     timer = threading.Timer(SECONDS, stop)
+    # In the background of a shell Ctrl-C is ignored, and so would be what `stop` sends.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()
     try:
         yield
@@ -129,5 +132,6 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
             words += f" ({place_of(inside[-1].filename, inside[-1].lineno)})"
     finally:
         timer.cancel()
+        signal.signal(signal.SIGINT, before)
     if words:  # not inside the except, or pytest would also print what was caught
         pytest.fail(words, pytrace=False)

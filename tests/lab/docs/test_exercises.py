@@ -3,8 +3,10 @@
 import ast
 import re
 import shutil
+import signal
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,9 +207,16 @@ def test_a_forgotten_return_names_the_function_that_needs_one(tmp_path: Path, na
     assert re.fullmatch(words, said)
 
 
-def test_a_loop_without_an_end_is_stopped_and_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_first", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_loop_without_an_end_is_stopped_and_named(tmp_path: Path, at_first: Any) -> None:
+    """Also where Ctrl-C is ignored, as in the background of a shell."""
+    before = signal.signal(signal.SIGINT, at_first)
     loop = "    while True:\n        prompt = prompts[0]"
-    said = told_first(tmp_path, "ex05_tree", "^    for prompt in prompts:$", loop)
+    try:
+        said = told_first(tmp_path, "ex05_tree", "^    for prompt in prompts:$", loop)
+        assert signal.getsignal(signal.SIGINT) == at_first
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert re.fullmatch(r"merge does not end: stopped after 1 s \(ex05_tree\.py, line \d+\)", said)
 
 
