@@ -46,7 +46,7 @@ class Options(GroupOptions):
     trials: Annotated[int | None, Option("else the paper's for the data", "N", min=1)] = None
     shots: Annotated[str | None, Option("solved questions in front", "N[@TASK]")] = None
     shard: Annotated[str | None, Option("part I of N, from 0; minise report joins", "I/N")] = None
-    columns: Annotated[str, Option("of a FILE, whose headers are others", "ROLE=HEADER,...")] = ""
+    columns: Annotated[str, Option("of a FILE with other headers", "ROLE=HEADER,...")] = ""
     keep_groups: Annotated[bool, Option("keep each group's probabilities")] = False
     price: Annotated[bool, Option("say what is left to ask, time some of it, and end")] = False
     keep_text: Annotated[bool, Option("keep the questions' texts")] = False
